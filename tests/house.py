@@ -1,4 +1,4 @@
-"""The order of our distributions: lists, dependencies, uses of private names, and the folders of unit tests.
+"""The order of our distributions: lists, dependencies, uses of private names, readers of runs, folders of unit tests.
 
 ``python -m tests.house`` prints what is wrong, and fails then; ``make lint`` runs it. The contracts of
 ``[tool.importlinter]`` say which distribution may import which. This module checks that they name all of them.
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 __all__ = ["Distribution", "Use", "distributions", "private_uses", "problems"]
 
@@ -26,6 +26,31 @@ MIRRORS = {"tests/unit/kernel": "rolemesh", "tests/unit/engine": ENGINE}
 """A folder of tests, and the package whose rooms its folders mirror."""
 LAYERS = "distributions depend downwards"
 """The name of the contract that has a layer for each distribution."""
+READERS = {"jobs", "facts", "recorder", "queries", "report", "top", "trace", "view", "debug", "tracking"}
+"""Packages, without ``rolemesh_``, of which every module reads runs that another user may have written."""
+READING = ("checkpoint.disk", "checkpoint.in_flight", "checkpoint.reading", "checkpoint.trust", "durable.control",
+           "durable.journal.paging", "durable.runs", "runtime.claim")  # fmt: skip
+"""Other modules, and packages of modules, that do so."""
+OPENING = {"read_text", "read_bytes", "iterdir", "glob", "rglob", "scandir", "listdir", "walk"}
+READ_OTHERWISE = {
+    "jobs.checkpoint:_files": "the folder that the verb has just written",
+    "jobs.clean:command": "the runs folder itself",
+    "durable.runs:list_runs": "the runs folder itself",
+    "view.viewed:paths": "the runs folder itself",
+    "view.viewed:closed": "the runs folder itself",
+    "facts.finding:_content": "names only, to say which of them this user may not read",
+    "facts.finding:_files": "kinds of files only, to name a pipe",
+    "debug.failed_calls:make_room": "the rank writes its own run",
+    "recorder.rows:write": "the rank writes its own run",
+    "checkpoint.disk:_files": "the master completes a checkpoint of its own run",
+    "checkpoint.disk:_sha256": "the master completes a checkpoint of its own run",
+    "checkpoint.disk:sync_folder": "the master completes a checkpoint of its own run",
+    "debug.process_facts:look": "/proc",
+    "debug.process_facts:_pss": "/proc",
+    "debug.process_facts:_open_files": "/proc",
+    "debug.living_ranks:_is_ours": "/proc",
+}
+"""Functions of these modules that open something else than a run of others, and what."""
 _OWN = ("self", "cls")
 _REFLECTION = ("delattr", "getattr", "hasattr", "setattr")
 
@@ -84,6 +109,7 @@ def problems(root: Path) -> Iterator[str]:
     yield from _unprotected(ours, linter)
     yield from _undeclared(ours)
     yield from map(str, private_uses(ours))
+    yield from _careless(ours)
     yield from _unmirrored(root, ours)
 
 
@@ -139,6 +165,40 @@ def _undeclared(ours: Mapping[str, Distribution]) -> Iterator[str]:
                     owner = owners.get(name.split(".")[0], each.name)
                     if owner != each.name and owner not in each.needs:
                         yield f"{module} imports {name}, and {each.name} does not depend on {owner}"
+
+
+def _careless(ours: Mapping[str, Distribution]) -> Iterator[str]:
+    """Yield each place at which a reader of runs opens a file without `rolemesh_runtime.run_files`."""
+    for each in ours.values():
+        for module, tree in each.modules.items():
+            name = module.removeprefix("rolemesh_")
+            if name.split(".")[0] in READERS or any(f"{name}.".startswith(f"{each}.") for each in READING):
+                for function in ast.walk(tree):
+                    if isinstance(function, ast.FunctionDef) and f"{name}:{function.name}" not in READ_OTHERWISE:
+                        for node in filter(_opens, ast.walk(function)):
+                            yield (
+                                f"{module}:{node.lineno}: {ast.unparse(node)[:60]} opens what may be another user's; "
+                                "use rolemesh_runtime.run_files, or give the reason in READ_OTHERWISE of tests/house.py"
+                            )
+
+
+def _opens(node: ast.AST) -> TypeGuard[ast.Call]:
+    """Return whether the node is a call that opens a file for reading, or lists a folder."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr="connect", value=ast.Name(id="sqlite3"))):
+            return True
+        case ast.Call(func=ast.Attribute(attr=name)) if name in OPENING:
+            return True
+        case ast.Call(func=ast.Attribute(attr="open", value=ast.Name(id="os")), args=[_, flags, *_]):
+            return "O_WRONLY" not in ast.unparse(flags)
+        case (
+            ast.Call(func=ast.Name(id="open"), args=[_, mode, *_])
+            | ast.Call(func=ast.Attribute(attr="open"), args=[ast.Constant(value=str()) as mode, *_])
+        ):
+            return isinstance(mode, ast.Constant) and not set("wax") & set(str(mode.value))
+        case ast.Call(func=ast.Name(id="open"), args=[_]) | ast.Call(func=ast.Attribute(attr="open"), args=[]):
+            return True
+    return False
 
 
 def _unmirrored(root: Path, ours: Mapping[str, Distribution]) -> Iterator[str]:

@@ -126,3 +126,20 @@ def test_a_name_that_two_distributions_define_is_accessed_where_it_is_defined(ho
     (root / "plugins/observers/tea/src/rolemesh_tea/__init__.py").write_text("class Cup:\n    _steps = 0\n")
     (found,) = private_uses(distributions(root))
     assert found.name == "_steps"
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("def read(path):\n    return path.read_bytes()", "path.read_bytes()"),
+        ("def read(path):\n    return open(path)", "open(path)"),
+        ("def read(path):\n    return path.open('rb')", "path.open('rb')"),
+        ("import os\ndef read(path):\n    return os.open(path, os.O_RDONLY)", "os.open(path, os.O_RDONLY)"),
+        ("import sqlite3\ndef read(path):\n    return sqlite3.connect(path)", "sqlite3.connect(path)"),
+        ("def read(path):\n    return list(path.iterdir())", "path.iterdir()"),
+        ("def write(path):\n    return open(path, 'wb')", ""),
+    ],
+)
+def test_a_verb_that_opens_a_file_of_a_run_otherwise_is_found(house: Write, code: str, found: str) -> None:
+    told = [each for each in problems(house(jobs=code)) if "opens what may be another user's" in each]
+    assert [each.split(": ")[1].split(" opens")[0] for each in told] == [found] * bool(found)

@@ -98,7 +98,7 @@ def test_the_state_of_a_rank(changes: list[tuple[int, bytes, int]]) -> None:
 
 @given(CHANGES)
 @settings(max_examples=100, deadline=None)
-def test_what_a_rank_had_sent_and_a_manifest(tmp_path_factory: Any, changes: list[tuple[int, bytes, int]]) -> None:
+def test_the_records_in_flight_and_a_manifest(tmp_path_factory: Any, changes: list[tuple[int, bytes, int]]) -> None:
     folder: Path = tmp_path_factory.getbasetemp()
     head = msgspec.msgpack.encode(in_flight._Head(-1, 1, 0, False, True, (), -1, b"", (), "a/b", 1, b"body"))
     (folder / "edges").write_bytes(changed(b"rmedges1" + in_flight._FRAME.pack(len(head), 0) + head, changes) or b"x")
