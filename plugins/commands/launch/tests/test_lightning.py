@@ -84,3 +84,65 @@ def test_a_lightning_trainer_that_is_killed_ends_as_one_that_is_not(
     ends = [set(re.findall(r"rank (\d ends after .*)", out)) for out in (calm, done.stdout)]
     assert len(ends[0]) == workers
     assert ends[1] == ends[0]
+
+
+OWN = """
+import hashlib, os, signal, sys
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.utils.data import DataLoader, TensorDataset
+
+from rolemesh_launch.lightning import KeepState
+
+class Killed(Callback):
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and trainer.global_step == int(sys.argv[2]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+class Model(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Linear(8, 1)
+
+    def training_step(self, batch, batch_idx):
+        return (self.layers(batch[0]).squeeze(1) - batch[0].sum(1)).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=0.01)
+
+seed_everything(1)
+rows = TensorDataset(torch.randn(20, 8, generator=torch.Generator().manual_seed(0)))
+model = Model()
+trainer = Trainer(
+    accelerator="cpu", devices=1, max_epochs=3, logger=False, enable_model_summary=False, enable_progress_bar=False,
+    callbacks=[Killed(), ModelCheckpoint(sys.argv[3], every_n_train_steps=1, save_top_k=-1, filename="{step}"),
+    KeepState()],
+)
+trainer.fit(model, DataLoader(rows, batch_size=4, shuffle=True), ckpt_path=sys.argv[1] or None)
+digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+print("ends after", trainer.global_step, digest)
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("step", [3, 5])
+def test_a_lightning_trainer_that_also_resumes_from_a_checkpoint_ends_as_an_undisturbed_one(
+    tmp_path: Path, step: int
+) -> None:
+    pytest.importorskip("lightning")
+    (tmp_path / "train.py").write_text(OWN)
+    plain = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+    judged("train.py", "", "-1", "first", cwd=tmp_path, env=plain, timeout_s=200)
+    own = f"first/step={step}.ckpt"
+    calm = judged("train.py", own, "-1", "calm", cwd=tmp_path, env=plain, timeout_s=200)
+    command = [str(BIN / "rolemesh"), "launch", "--max-restarts", "1", "--set", "engine.options.snapshots.every_s=0"]
+    done = subprocess.run(
+        [*command, "train.py", own, str(step + 2), "ours"],
+        cwd=tmp_path, env=plain, capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "started again 1 times" in done.stderr
+    assert "KeepState goes on after its step" in done.stderr
+    ends = [re.findall(r"ends after .*", out) for out in (calm, done.stdout)]
+    assert ends[1] == ends[0]

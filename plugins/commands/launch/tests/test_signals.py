@@ -172,6 +172,23 @@ def test_after_a_second_signal_the_workers_still_save(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGQUIT"])
+def test_a_signal_while_the_job_starts_leaves_no_job(tmp_path: Path, name: str) -> None:
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(15)\nopen('ended', 'w').close()")
+    plain = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+    process = subprocess.Popen(
+        [str(BIN / "rolemesh"), "launch", "train.py"],
+        cwd=tmp_path, env=plain, preexec_fn=as_in_a_terminal, start_new_session=True,
+    )  # fmt: skip
+    until = time.monotonic() + 60
+    while not (tmp_path / ".rolemesh" / "train" / "logs").exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    process.send_signal(signal.Signals[name])
+    assert process.wait(60) == 130
+    assert not (tmp_path / "ended").exists()
+
+
+@pytest.mark.soak
 def test_when_a_worker_fails_the_others_have_time_to_save(tmp_path: Path) -> None:
     (tmp_path / "fails.py").write_text(FAILS)
     plain = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}

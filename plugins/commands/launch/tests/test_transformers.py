@@ -137,3 +137,53 @@ def test_a_trainer_killed_at_any_moment_has_the_weights_and_losses_of_an_undistu
         ends.append(re.findall(r"ends after .*", done.stdout))
     assert "started again 3 times" in done.stderr
     assert ends[1] == ends[0]
+
+
+OWN = """
+import hashlib, os, signal, sys
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+
+from rolemesh_launch.transformers import KeepState
+
+checkpoint, kill = sys.argv[1], int(sys.argv[2])
+
+class Killed(TrainerCallback):
+    def on_step_begin(self, args, state, control, **_):
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and state.global_step == kill:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+torch.manual_seed(0)
+rows = [{"input_ids": row, "labels": row} for row in torch.randint(0, 50, (10, 8))]
+model = GPT2LMHeadModel(GPT2Config(vocab_size=50, n_positions=8, n_embd=16, n_layer=1, n_head=2))
+arguments = TrainingArguments(
+    sys.argv[3], per_device_train_batch_size=2, num_train_epochs=3, use_cpu=True, report_to=[], save_strategy="steps",
+    save_steps=1, logging_steps=2, disable_tqdm=True,
+)
+trainer = Trainer(model, arguments, train_dataset=rows, callbacks=[Killed(), KeepState()])
+trainer.train(resume_from_checkpoint=checkpoint if os.path.exists(checkpoint) else None)
+digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+print("ends after", trainer.state.global_step, digest, [line.get("loss") for line in trainer.state.log_history])
+"""
+
+
+@pytest.mark.soak
+def test_a_trainer_that_also_resumes_from_its_own_checkpoint_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    (tmp_path / "train.py").write_text(OWN)
+    plain = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+    calm = judged("train.py", "none", "-1", "calm", cwd=tmp_path, env=plain, timeout_s=200)
+    command = [str(BIN / "rolemesh"), "launch", "--max-restarts", "1"]
+    # In the middle and at the end of an epoch; and a checkpoint that is newer than the kept state.
+    newer = tmp_path / "ours-8" / "checkpoint-8"
+    for checkpoint, kill in (("calm/checkpoint-3", 5), ("calm/checkpoint-5", 7), ("calm/checkpoint-7", 8), (newer, 9)):
+        each = [] if checkpoint is newer else ["--set", "engine.options.snapshots.every_s=0"]
+        done = subprocess.run(
+            [*command, *each, "train.py", str(checkpoint), str(kill), f"ours-{kill - 1}"],
+            cwd=tmp_path, env=plain, capture_output=True, text=True, timeout=200, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "started again 1 times" in done.stderr
+        assert checkpoint is newer or "KeepState goes on after its step" in done.stderr
+        ends = [re.findall(r"ends after (\d+ [0-9a-f]{64})", out) for out in (calm, done.stdout)]
+        assert ends[1] == ends[0], checkpoint

@@ -7,6 +7,7 @@ import os
 import resource
 import uuid
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -40,7 +41,7 @@ from rolemesh_launch.remedies import with_own_remedies
 from rolemesh_launch.resuming import Note, decided, left_by
 from rolemesh_launch.signals import STOPPING, caught
 from rolemesh_launch.stdin import give
-from rolemesh_launch.watching import Printing, finish, say
+from rolemesh_launch.watching import Printing, finish, say, stop
 from rolemesh_launch.writes import Written, written
 from rolemesh_runtime.claim import is_run
 
@@ -278,8 +279,8 @@ def launch(
         chosen["resume"] = going_on.reference
     options = options_for(engine, chosen, "rolemesh launch", "see rolemesh launch --help")
     printing = Printing(std(tee, "--tee"), std(redirects, "--redirects"), role, per_node, _ranks(local_ranks_filter))
-    with caught(signals) as came:
-        run = JobRun(prepared, engine, options, runs, say, detached=detach, finish=finish(printing, note, came))
+    run = JobRun(prepared, engine, options, runs, say, detached=detach, finish=finish(printing, note))
+    with caught(signals, partial(stop, run.run_dir)):
         raise typer.Exit(run.run())
 
 

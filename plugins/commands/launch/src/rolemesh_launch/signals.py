@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from _signal import getsignal  # type: ignore[import-not-found]  # those of `signal` make enums, which takes 15 µs
 from _signal import signal as handle
 from collections.abc import Callable, Iterator, Sequence
@@ -56,20 +57,22 @@ class Held:
 
 
 @contextmanager
-def caught(numbers: Sequence[int]) -> Iterator[list[int]]:
-    """Inside, each of these signals raises `KeyboardInterrupt`, unless this process ignores it. Yields those that
-    came."""
+def caught(numbers: Sequence[int], first: Callable[[signal.Signals], object]) -> Iterator[None]:
+    """Inside, each of these signals raises `KeyboardInterrupt`, unless this process ignores it. The first one also
+    calls ``first(number)``, in a thread of its own."""
     came: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         came.append(number)
+        if len(came) == 1:
+            threading.Thread(target=first, args=(signal.Signals(number),), name="stop", daemon=True).start()
         raise KeyboardInterrupt
 
     before = {number: signal.getsignal(number) for number in numbers}
     for number in numbers:
         handle_unless_ignored(signal.Signals(number), interrupt)
     try:
-        yield came
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -29,7 +29,7 @@ from rolemesh_launch.job import ROLE
 from rolemesh_launch.resuming import Note
 from rolemesh_processes.output import ERRORS
 
-__all__ = ["Printing", "finish", "say"]
+__all__ = ["Printing", "finish", "say", "stop"]
 
 POLL_S = 0.05
 
@@ -132,11 +132,11 @@ def say(text: str) -> None:
     print(f"rolemesh: {text}", file=sys.stderr)
 
 
-def finish(printing: Printing, note: Note, came: Sequence[int]) -> Callable[[JobRun, RunHandle], int]:
+def finish(printing: Printing, note: Note) -> Callable[[JobRun, RunHandle], int]:
     """Return a function that waits for the end of a script, prints it, and returns the exit code. The run keeps `note`.
 
-    `came`: the signals that the command has got. The first one stops the job, and the workers get it; see
-    `rolemesh_launch.signals.caught`. Raises `JobFailedError`.
+    After a `KeyboardInterrupt`, which `stop` follows, it waits for the job's end; it ends at the next one. Raises
+    `JobFailedError`.
     """
 
     def wait(run: JobRun, handle: RunHandle) -> int:
@@ -147,24 +147,17 @@ def finish(printing: Printing, note: Note, came: Sequence[int]) -> Callable[[Job
             say(f"job {name} is running; rolemesh attach {name}, rolemesh logs {name} -f, rolemesh stop {name}")
             return EXIT_DONE
         asked = threading.Event()
-
-        def interrupted() -> None:
-            asked.set()
-            number = signal.Signals(came[0])
-            say(f"stopping with {number.name} (Ctrl-C again to leave at once) …")
-            threading.Thread(target=_stop, args=(run.run_dir, number), daemon=True).start()
-
         console = _Console(LivingRun(run.run_dir), printing)
         began = time.monotonic()
         try:
             try:
                 note.write(run.run_dir)
                 console.start()
-                result = handle.wait(interrupted)
+                result = handle.wait(asked.set)
             except KeyboardInterrupt:
                 if asked.is_set():
                     return EXIT_INTERRUPTED
-                interrupted()
+                asked.set()
                 result = handle.wait()
         except KeyboardInterrupt:
             return EXIT_INTERRUPTED
@@ -183,8 +176,9 @@ def finish(printing: Printing, note: Note, came: Sequence[int]) -> Callable[[Job
     return wait
 
 
-def _stop(run_dir: Path, number: signal.Signals) -> None:
-    """Stop the job with this signal. A master may be about to restart."""
+def stop(run_dir: Path, number: signal.Signals) -> None:
+    """Stop the job with this signal. A master may be about to start, or to restart."""
+    say(f"stopping with {number.name} (Ctrl-C again to leave at once) …")
     with ControlClient(run_dir, ANSWER_S) as client:
         while LivingRun(run_dir).result() is None:
             try:

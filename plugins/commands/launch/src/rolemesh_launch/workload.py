@@ -87,7 +87,7 @@ class Script(Workload):
     @classmethod
     def check_flow(cls, options: ScriptOptions, role: str, job: Any) -> None:
         """See `Workload.check_flow`: check that the script exists."""
-        if options.how == "path" and not Path(job.job.base, options.target).is_file():
+        if options.how == "path" and not Path(job.job.base, options.target).exists():
             remedy = "give its path, or -m and a module's name"
             raise OptionsError(f"there is no script {options.target!r}", where="target", remedy=remedy)
 
