@@ -1,4 +1,4 @@
-"""What a trainer finds out about packing at its start: it says so, and changes nothing else."""
+"""A trainer measures at its start whether it may pack rows: it says so, and changes nothing else."""
 
 from __future__ import annotations
 

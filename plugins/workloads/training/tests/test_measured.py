@@ -132,9 +132,9 @@ TOO_LARGE = "no smaller one can be made, or it takes more than tokens"
 
 @pytest.mark.soak
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "reformer"])  # it refuses evaluation mode
 def test_every_causal_model_of_transformers_gets_what_its_rows_get_alone(kind, attention, tmp_path):
-    """Short rows; rows longer than windows that the measurement passes; rows longer than those that it does not."""
+    """Rows are short, or longer than windows that the measurement passes, or than those that it does not."""
     for number, (window, texts) in enumerate(((None, SHORT), (None, LONG), (6, SHORT), (20, LONG))):
         try:
             model = model_of(config_of(kind, window), tmp_path / str(number), attention)

@@ -46,7 +46,7 @@ _PLAIN: Final = {"full_attention", "sliding_attention", "chunked_attention"}
 
 @dataclass(frozen=True)
 class Fitness:
-    """What is known about packed and padded rows of a model."""
+    """Findings about packed and padded rows of a model."""
 
     kind: str
     """The config's model type."""
