@@ -14,7 +14,7 @@ from typing import Any
 
 from lightning.fabric.utilities.data import _set_sampler_epoch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info
 
 from rolemesh_launch import tracking
 from rolemesh_launch.states import generators, set_generators
