@@ -25,7 +25,7 @@ BREACHING = (
     "agents/workloads/agent",
     "agents/workloads/tasks",
     "agents/workloads/deck",
-    "agents/episodes/open_episode",
+    "agents/episodes/body",
     "agents/episodes/answers",
     "agents/tools",
 )
