@@ -32,7 +32,8 @@ def counts_tokens(model: torch.nn.Module) -> bool:
     """Return whether the model adds a loss over the tokens of a row, of which padding must not be one."""
     config: Any = getattr(model, "config", None)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    return bool(getattr(text, "output_router_logits", False)) and _coefficient(model, text) != 0
+    routed = bool(getattr(text, "output_router_logits", False)) and _coefficient(model, text) != 0
+    return routed or bool(getattr(text, "z_loss_coefficient", None))
 
 
 @contextmanager
