@@ -115,6 +115,7 @@ ELSEWHERE = {
     "flow": "the kernel traces it",
     "params": "the kernel traces the flow with them",
     "edges": "the kernel puts them into the graph and the request",
+    "edges.each": "a start has the numbers of the edges; tests/e2e/test_edge_transports.py follows the values",
     "engine": "the kernel selects the engine; its options have entries of their own",
     "priority": "the driver reads it while it waits for resources",
     "room_wait_s": "the driver reads it while it waits for resources",
