@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from rolemesh_agents import AgentError, Episode, Observation, Outcome, Reward, SandboxLostError, Start, Task, ToolCall
+from rolemesh_agents.episodes import serving
 from rolemesh_agents.episodes.open_episode import OpenEpisode
 from rolemesh_agents.episodes.plain_errors import EpisodeRaisedError
 from rolemesh_agents.episodes.worker import LateError
@@ -255,3 +256,16 @@ def test_modules_that_an_episode_imports_at_its_begin_are_imported_once(tmp_path
     assert asyncio.run(begun()) != str(os.getpid())
     assert asyncio.run(begun()) == str(os.getpid())
     del sys.modules["slow_to_import"]
+
+
+def test_an_episode_does_not_flood_the_log_of_its_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "MOST_BYTES", 100_000)
+    log = os.open(tmp_path / "log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    kept = os.dup(1)
+    os.dup2(log, 1)
+    try:
+        with pytest.raises(EpisodeRaisedError, match="File too large"):
+            judged("[os.write(1, b'x' * 1000) for _ in range(1_000_000)]")
+    finally:
+        os.dup2(kept, 1)
+    assert (tmp_path / "log").stat().st_size == 100_000

@@ -205,6 +205,25 @@ def test_a_process_in_another_session_ends_with_a_killed_rank(tmp_path: Path) ->
         time.sleep(0.02)
 
 
+def test_a_text_that_the_reward_evaluates_harms_no_rank(made: Callable[..., McpEnvironment], tmp_path: Path) -> None:
+    (tmp_path / "trusting.py").write_text("def reward(task, messages): return eval(messages[-1]['content'])")
+    environment = made(server_per="rank", reward=f"{tmp_path / 'trusting.py'}:reward")
+    for said, why in (
+        ("__import__('os')._exit(3)", "it has ended its process with the exit status 3"),
+        (f"open({str(tmp_path / 'pwned')!r}, 'w')", "PermissionError"),
+        ("exit()", "SystemExit"),
+    ):
+        episode = environment.episode()
+        episode.reset(environment.task("train", 0, seed=0), seed=0)
+        episode.reply(said)
+        with pytest.raises(AgentError, match=f"the function `reward` has failed: {why}"):
+            episode.reward()
+        episode.reply("1 + 1")
+        assert episode.reward().value == 2.0
+        episode.close()
+    assert not (tmp_path / "pwned").exists()
+
+
 def test_a_held_out_task_among_the_training_tasks_is_an_error(made: Callable[..., McpEnvironment]) -> None:
     with pytest.raises(OptionsError, match="among the training tasks"):
         made(held_out="tasks.jsonl")

@@ -87,9 +87,9 @@ class Episode(ABC):
 
     writes: bool = False
     """True: the process of the episode may change all files of its user. Otherwise it changes only those below its
-    temporary folder (`tempfile.gettempdir`) after `reset` or `restore`, once it gets the model's texts. Files that are
-    open, and threads and processes that run by then, are not affected. An episode with a sandbox may change all files:
-    the model's code is in the sandbox."""
+    temporary folder (`tempfile.gettempdir`) after `reset` or `restore`, once it gets the model's texts. It then writes
+    at most 100 MB to each, and to the log of its rank. Files that are open, and threads and processes that run by then,
+    may still change files. So may an episode with a sandbox: the model's code is in the sandbox."""
 
     sandbox: Sandbox | None = None
     """An open sandbox for this episode, if the role `environment` has the option `sandbox`; its folder is empty at

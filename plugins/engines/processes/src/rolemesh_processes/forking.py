@@ -102,7 +102,7 @@ def alone(own: socket.socket, quiet: bool) -> socket.socket:
                 os.dup2(nothing, int(name), inheritable=int(name) < 3)
     os.close(nothing)
     signal.set_wakeup_fd(-1)
-    for each in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE}:
+    for each in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}:
         with suppress(OSError, ValueError):
             signal.signal(each, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

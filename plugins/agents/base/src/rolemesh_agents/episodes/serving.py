@@ -22,7 +22,7 @@ import msgspec
 from rolemesh_agents.episodes.body import EpisodeBody
 from rolemesh_agents.episodes.plain_errors import as_plain
 from rolemesh_agents.episodes.worker import LateError, name_of
-from rolemesh_processes.confinement import keep_files, limit_memory
+from rolemesh_processes.confinement import keep_files, limit_files, limit_memory
 from rolemesh_processes.forking import Frames, send
 
 __all__ = ["ANSWER", "AWAITS", "IMPORTED", "STACKS", "STACK_SIGNAL", "STEP", "Direct", "serve_episode"]
@@ -34,6 +34,8 @@ STACKS: Final = b"T"
 IMPORTED: Final = b"I"
 """Before the answer to the begin of an episode: the modules that it has imported, before it had any text of a model."""
 STACK_SIGNAL: Final = signal.SIGUSR2
+MOST_BYTES = 100_000_000
+"""Size of a file that an episode may write, or bytes that it may print to the log of its rank."""
 _LONGEST: Final = 1 << 31
 
 
@@ -78,6 +80,7 @@ def serve_episode(own: socket.socket, *, body: EpisodeBody, memory_mb: float | N
                     send(own, IMPORTED, msgspec.msgpack.encode(new))
                     if not body.writes:
                         keep_files((str(body.folder), os.devnull))
+                        limit_files(MOST_BYTES)
             except Exception as error:
                 found = msgspec.msgpack.encode({"error": as_plain(error)})
             send(own, ANSWER, found)
