@@ -1,4 +1,4 @@
-"""What a program gets of a turn beside its text: reasoning in three APIs, and answers of tools tied to calls."""
+"""Reasoning has a field of its own in three APIs, and the answers of tools go to the calls that their ids name."""
 
 from __future__ import annotations
 
