@@ -167,7 +167,10 @@ def finish(printing: Printing, note: Note) -> Callable[[JobRun, RunHandle], int]
             say(f"the job {name!r} died without a result; see {run.run_dir}")
             return EXIT_FAILED
         if result["status"] == "failed":
-            raise job_failed(result)
+            failed = job_failed(result)
+            if failed.remedy is not None and failed.remedy.endswith(".log"):
+                failed.remedy += f" and {failed.remedy.rpartition('/')[2].removesuffix('.log')}{ERRORS} beside it"
+            raise failed
         restarts = len(result.get("recoveries", ()))
         again = f", started again {restarts} times" if restarts else ""
         say(f"{name} {result['status']} after {time.monotonic() - began:.1f} s{again}; logs in {run.run_dir}/logs")
