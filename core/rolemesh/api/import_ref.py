@@ -124,16 +124,19 @@ class ImportRef(str):
             )
         folder = Path(self.base).resolve()
         if not self.module.endswith(".py"):
-            _on_path(folder, Path.cwd())
             if (spec := find_module(self.module)) is None:
+                _on_path(folder, Path.cwd())
+            if (spec := spec or find_module(self.module)) is None:
                 raise ValueError(f"{str(self)!r} does not resolve: no module named {self.module!r}")
             return spec
         path = Path(os.path.abspath(folder / self.module))
         if not path.is_file():
             raise ValueError(f"{str(self)!r} does not resolve: there is no file {path}")
+        _on_path(path.parent, path.resolve().parent, folder, Path.cwd())
+        if Path(self.module).is_absolute():
+            folder = Path(files.base or path.parent)
         files.base = files.base or str(folder)
-        _on_path(path.parent, path.resolve().parent)
-        name = files.name_of(path, Path(files.base) if Path(self.module).is_absolute() else folder)
+        name = files.name_of(path, folder)
         return importlib.util.spec_from_file_location(name, path) or ModuleSpec(name, None)
 
     def check(self) -> None:
