@@ -18,6 +18,7 @@ from rolemesh.runs.run import CONTROL_FILE, LOGS_DIR
 from rolemesh_durable.api.hosting import MasterConfig, await_master
 from rolemesh_durable.backends import Backend
 from rolemesh_local.messages import SupervisorStart
+from rolemesh_processes.loopback import loopback
 
 __all__ = ["LocalBackend", "LocalOptions"]
 
@@ -49,7 +50,9 @@ class LocalBackend(Backend):
     @classmethod
     def expected(cls, options: LocalOptions) -> ClusterView:
         """Return the emulated nodes, or this machine."""
-        return parse_nodes(options.nodes) if options.nodes else this_machine()
+        found, host = parse_nodes(options.nodes) if options.nodes else this_machine(), loopback()
+        nodes = (msgspec.structs.replace(node, host=host) if node.host == "127.0.0.1" else node for node in found.nodes)
+        return ClusterView(tuple(nodes))
 
     def cluster(self) -> ClusterView:
         """Return the nodes to plan for."""

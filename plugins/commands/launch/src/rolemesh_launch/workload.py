@@ -27,6 +27,7 @@ from rolemesh_launch.rounds import LOOK_S, Rounds
 from rolemesh_launch.states import Blocks, generators, set_generators
 from rolemesh_launch.stdin import take
 from rolemesh_processes.guard import MARKER
+from rolemesh_processes.loopback import loopback
 from rolemesh_processes.output import part_errors
 
 __all__ = ["Script", "ScriptOptions"]
@@ -115,14 +116,15 @@ class Script(Workload):
         self._done, self._blocks, self._over = 0, Blocks(), False
         os.chdir(Path(ctx.base, options.folder or "."))
         if at is None:
-            alone = socket.create_server(("127.0.0.1", 0))
-            at = Rendezvous("127.0.0.1", alone.getsockname()[1], 0, alone.detach())
+            host = loopback()
+            alone = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+            at = Rendezvous(host, alone.getsockname()[1], 0, alone.detach())
         self._at = at
         errors = ctx.tmp_dir / f"error-{ctx.role}-{ctx.rank}.json"
         worker = Worker(
             ctx.rank, ctx.world_size, ctx.local_rank, ctx.local_world_size, ctx.generation, options.max_restarts,
-            "localhost" if at.address == "127.0.0.1" else at.address, at.port, options.run_id, options.role_name,
-            str(errors),
+            "localhost" if at.address in ("127.0.0.1", "::1") else at.address, at.port, options.run_id,
+            options.role_name, str(errors),
         )  # fmt: skip
         os.environ.update(variables(worker))
         self._see_devices()
