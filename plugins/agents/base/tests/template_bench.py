@@ -37,6 +37,8 @@ _SPECIAL = re.compile(
     r"|<(?:start|end)_of_turn>|\[gMASK\]|<sop>|<\|\"\|>|<\|(?:tool|turn|tool_call|tool_response|channel)>"
     r"|<(?:tool|turn|tool_call|tool_response|channel)\|>"
 )
+_MORE = ("<|im_end|>", "<|tool_call_start|>", "<|tool_call_end|>")
+"""Special tokens of ChatML and LFM2 that no template writes."""
 _PLAIN = re.compile(r"</?(?:think|tool_call|tool_response|arg_key|arg_value)>")
 
 
@@ -73,7 +75,7 @@ def tokenizer_of(name: str) -> PreTrainedTokenizerFast:
 def _all() -> Tokenizer:
     tokenizer = Tokenizer.from_str(_trained())
     sources = [(FOLDER / f"{name}.jinja").read_text() for name in NAMES]
-    special = sorted({text for source in sources for text in _SPECIAL.findall(source)} | {*ENDS.values(), "<|im_end|>"})
+    special = sorted({text for source in sources for text in _SPECIAL.findall(source)} | {*ENDS.values(), *_MORE})
     tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in [*special, "<s>"]])
     plain = sorted({text for source in sources for text in _PLAIN.findall(source)})
     tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in plain])

@@ -41,7 +41,7 @@ class Granite(Format):
 
     def parse(self, text: str, schemas: Schemas) -> ParsedTurn:
         """Take a turn apart."""
-        return blocks(text, "<|tool_call|>", "<|/tool_call|>", _listed)
+        return blocks(text.replace("<|/tool_call|>", ""), "<|tool_call|>", "", _listed)
 
     def write(self, calls: Sequence[ToolCall]) -> str:
         """Return calls as the model writes them."""
