@@ -177,7 +177,7 @@ def keep_files(writable: Sequence[str], *, scoped: bool = False) -> list[str]:
 
 
 def limit_files(more: int) -> None:
-    """Let this process and its children write no file beyond `more` bytes, and its output no more than so many more."""
+    """Let this process and its children write no file beyond `more` bytes, and at most `more` bytes of output."""
     sizes = [os.fstat(each).st_size for each in (1, 2) if stat.S_ISREG(os.fstat(each).st_mode)]
     most = max(sizes, default=0) + more
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
