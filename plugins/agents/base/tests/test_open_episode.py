@@ -6,7 +6,7 @@ import asyncio
 import ctypes
 import os
 import signal
-import subprocess  # noqa: F401 (for a text)
+import subprocess
 import sys
 import tempfile  # noqa: F401 (for a text)
 import time
@@ -269,3 +269,30 @@ def test_an_episode_does_not_flood_the_log_of_its_rank(tmp_path: Path, monkeypat
     finally:
         os.dup2(kept, 1)
     assert (tmp_path / "log").stat().st_size == 100_000
+
+
+def test_no_episode_outlives_a_rank_that_is_killed() -> None:
+    code = """if True:
+        import asyncio
+        from rolemesh_agents import Episode, Reward, Start, Task
+        from rolemesh_agents.episodes.open_episode import OpenEpisode
+        class Hanging(Episode):
+            def reset(self, task, seed): return Start([])
+            def reward(self):
+                while True: pass
+        async def plays():
+            played = OpenEpisode(Hanging(), None, content_bytes=1, state_bytes=1)
+            await played.begin(Task(0, None), 0, 60.0)
+            print(played._process.pid, flush=True)
+            await played.reward(600.0)
+        asyncio.run(plays())
+    """
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as rank:
+        assert rank.stdout is not None
+        pid = int(rank.stdout.readline())
+        assert start_time(pid) >= 0
+        rank.kill()
+    until = time.monotonic() + 60
+    while start_time(pid) >= 0:
+        assert time.monotonic() < until
+        time.sleep(0.01)
