@@ -39,7 +39,7 @@ class WorkloadConformance(PluginConformance):
     world_sizes: ClassVar[tuple[int, ...]] = (1, 2, 3, 5)
     """World sizes to test if `Workload.check` accepts them. Tests that need only one use the first."""
     long_steps: ClassVar[int] = 100
-    """Steps of the long run, in which those of `step` come again and again; `RankContext.step` counts on."""
+    """Number of steps of the long run, for which `step` must work, too."""
     long_s: ClassVar[float] = 10.0
     """Seconds after which the long run ends earlier."""
     long_kills: ClassVar[int] = 4

@@ -79,8 +79,12 @@ class Travelled:
         return travel(ranks, self.operators, self._step, steps, stateful=state, services=self.services, **how)
 
     def _step(self, role: Role, step: int) -> None:
-        """Call the role as the test class does. In a long run, its steps come again and again."""
-        self._test.step(role, step % self._test.steps)
+        """Call the role as the test class does. Raises `AssertionError` if the class has no such step."""
+        try:
+            self._test.step(role, step)
+        except LookupError as error:
+            what = f"step() of the test class raises {type(error).__name__} at step {step}: {error}"
+            raise AssertionError(f"{what}; let it work for long_steps = {self._test.long_steps} steps") from error
 
     def __call__(self, size: int, *, every: int = 1, chunk_rows: int = 0, steps: range | None = None) -> Journey:
         """Return an undisturbed journey on `size` ranks, of all steps or of `steps`. It is made once for all tests."""
