@@ -80,3 +80,24 @@ def test_a_job_fails_if_the_last_level_finds_no_snapshot() -> None:
         found |= records(machine.handle(me.Tick(), now + 0.5))
     assert "no snapshot of work/0 at or after step 3" in found["recovery_failed"]["why"]
     assert found["job_stopping"]["status"] == "failed"
+
+
+def test_a_ban_ends_if_the_last_level_finds_no_other_place() -> None:
+    def bans(failure: Failure, view: JobView) -> RecoveryPlan:
+        return RecoveryPlan("", (failure.ref,), ban={failure.node: 600.0})
+
+    machine = job(ladder=(LadderLevel("bans", "node", 5, 600.0, bans),), snapshots=SnapshotPlan(enabled=True))
+    running(machine)
+    gone = m.RankReport("work", 0, 0, "gone", 100)
+    effects, found, asked = tell(machine, "a0", 2.0, gone), {}, list[tuple[str, ...]]()
+    for now in (2.5, 3.0, 3.5, 4.0, 4.5):
+        effects += machine.handle(me.Tick(), now)
+        wanted = [effect for effect in effects if isinstance(effect, me.Places)]
+        asked += [each.away for each in wanted]
+        found |= records(effects)
+        effects = [each for one in wanted for each in machine.handle(me.PlacesFound(one, "cpu 1 is missing"), now)]
+    assert found["nodes_banned"]["nodes"] == {"n0": 600.0}
+    assert found["ban_lifted"]["why"] == "there is no other place"
+    assert found["suspects_used"]["nodes"] == ["n0"]
+    assert set(asked) == {("n0",)}
+    assert (machine.state.away(), plan(machine).avoid) == ((), ())
