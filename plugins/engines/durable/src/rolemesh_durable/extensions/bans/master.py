@@ -27,7 +27,7 @@ class Banned(Slice):
 
 
 class NodesBanned(ExtensionRecord, frozen=True, tag="nodes_banned"):
-    """No rank is placed on these nodes for so many seconds, because of a recovery by `level`."""
+    """No rank is placed on these nodes, because of a recovery by `level`. `nodes` has the seconds for each."""
 
     nodes: dict[str, float]
     recovery: int
