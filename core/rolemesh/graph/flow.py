@@ -246,7 +246,8 @@ def _outside(frames: Iterable[tuple[FrameType, int]]) -> str | None:
     """Return the first of these places that is neither in this package nor in Python's import
     system."""
     for frame, line in frames:
-        if not f"{frame.f_globals.get('__name__', '')}.".startswith(_OURS):
+        name = str(frame.f_globals.get("__name__", "")).removeprefix("rolemesh.api.files.")
+        if not f"{name}.".startswith(_OURS):
             return f"{_short(frame.f_code.co_filename)}:{line}"
     return None
 

@@ -89,10 +89,10 @@ def resolve(
     ``package.module:Class``.
     """
     module, _, name = reference.partition(":")
-    if name and module.endswith(".py"):
-        return PluginRecord(kind, reference, "", "", f"{Path(base).resolve() / module}:{name}")
     if name and not any(record.is_called(reference) for record in records):
         import_paths(base)
+        if module.endswith(".py"):
+            return PluginRecord(kind, reference, "", "", f"{Path(base).resolve() / module}:{name}")
         if find_module(module):
             return PluginRecord(kind, reference, "", "", reference)
     return find(kind, reference, records, where)

@@ -45,9 +45,8 @@ def metrics_line(line: StepMetrics) -> Numbered:
     null.
     """
     try:  # of quick steps there are many lines, most of them without values
-        return line.step, _encoded(_flat(line)) if line.values else _encoded(line).replace(
-            b'"values":{},', b"", 1
-        )
+        data = _encoded(_flat(line) if line.values else line)
+        return line.step, data if line.values else data.replace(b'"values":{},', b"", 1)
     except Exception as error:
         # What prints as nothing, or is no text. The numbers are not lost for it.
         return line.step, _encoded(_flat(line) | {"records": {"error": repr(error)}})
@@ -87,8 +86,7 @@ def links(folder: str | int) -> int:
     """Return the flag with which a file in `folder` is opened. It refuses links, unless the folder
     is this user's and others may not write there."""
     at = os.stat(folder)
-    own = at.st_uid == os.geteuid() and not at.st_mode & stat.S_IWOTH
-    return 0 if own else os.O_NOFOLLOW
+    return 0 if at.st_uid == os.geteuid() and not at.st_mode & stat.S_IWOTH else os.O_NOFOLLOW
 
 
 def open_regular(path: str | Path, folder: int | None = None) -> BufferedReader:
