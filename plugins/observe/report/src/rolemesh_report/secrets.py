@@ -7,6 +7,10 @@ from typing import Any
 
 import yaml
 
+from rolemesh.errors import RolemeshError
+from rolemesh.job_file.places import parse_yaml
+from rolemesh.runs.run import JOB_FILE
+
 __all__ = ["LEFT_OUT", "without_secrets"]
 
 LEFT_OUT = "(left out)"
@@ -25,8 +29,8 @@ def without_secrets(text: str) -> str:
     Returns "" for a text that is not YAML: nothing tells its secrets.
     """
     try:
-        data = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, ValueError):
+        data, _ = parse_yaml(text, JOB_FILE)
+    except (RolemeshError, RecursionError, ValueError):
         return ""
     return str(yaml.safe_dump(_cleared(data), sort_keys=False, width=100, allow_unicode=True)) if data else ""
 
@@ -37,7 +41,7 @@ def _cleared(value: Any) -> Any:
     if isinstance(value, list):
         return [_cleared(each) for each in value]
     if isinstance(value, str):
-        return _SHAPE.sub(LEFT_OUT, _URL.sub(rf"\1{LEFT_OUT}@", value))
+        return _SHAPE.sub(LEFT_OUT, _URL.sub(rf"\1{LEFT_OUT}@", str(value)))
     return value
 
 
