@@ -8,7 +8,7 @@ measurement compares a few short rows, packed and padded, with one of them alone
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
@@ -73,18 +73,19 @@ class Fitness:
 _KNOWN: WeakKeyDictionary[torch.nn.Module, Fitness] = WeakKeyDictionary()
 
 
-def fitness(model: torch.nn.Module, device: torch.device) -> Fitness:
+def fitness(model: torch.nn.Module, device: torch.device, most: Callable[[float], float] = float) -> Fitness:
     """Return what is known about the model. The first call measures it: three forward passes in evaluation mode, in
     half precision six.
 
-    If parameters are divided over ranks, all ranks make the first call together.
+    If parameters are divided over ranks, all ranks make the first call together, and `most` returns the largest value
+    of all ranks, so that each makes the same passes.
     """
     if model not in _KNOWN:
         was = model.training
         model.eval()
         try:
             with torch.no_grad():
-                _KNOWN[model] = _measured(model, device)
+                _KNOWN[model] = _measured(model, device, most)
         finally:
             model.train(was)
     return _KNOWN[model]
@@ -101,7 +102,7 @@ def strictest(found: Sequence[Fitness]) -> Fitness:
     return replace(first, unpadded=next((each.unpadded for each in found if each.unpadded), ""))
 
 
-def _measured(model: torch.nn.Module, device: torch.device) -> Fitness:
+def _measured(model: torch.nn.Module, device: torch.device, most: Callable[[float], float]) -> Fitness:
     kind = str(getattr(getattr(model, "config", None), "model_type", type(model).__name__))
     found = Fitness(kind)
     try:
@@ -115,7 +116,7 @@ def _measured(model: torch.nn.Module, device: torch.device) -> Fitness:
         return replace(found, why=said, unpadded=said)
     own = padded[len(completions[0]) :][: len(completions[1])]
     rounded = _tolerance(padded) > 1e-3
-    if (off := _off(own, single, typical=rounded)) > _tolerance(padded):
+    if (off := most(_off(own, single, typical=rounded))) > _tolerance(padded):
         found = replace(found, unpadded=f"padding changes the results of a row by {off:.2g} of their spread")
     if why := _stated(model, rounded=rounded):
         return replace(found, why=why)
@@ -131,7 +132,7 @@ def _measured(model: torch.nn.Module, device: torch.device) -> Fitness:
     if found.unpadded:
         wanted = torch.cat([_padded(model, [p], [c], device) for p, c in zip(prompts, completions, strict=True)])
     # A router that rounding tips over changes a few places by much; wrong positions change most.
-    if (off := _off(packed, wanted, typical=rounded)) > _tolerance(padded):
+    if (off := most(_off(packed, wanted, typical=rounded))) > _tolerance(padded):
         return replace(found, why=f"they give other results than separate rows, by {off:.2g} of their spread")
     if rounded and _leaks(model, (prompts, completions), (packed, padded), device):
         return replace(found, why="the tokens of one row change the results of another one")

@@ -412,7 +412,7 @@ class Trainer(ABC):
             return
         try:
             with self.precision():
-                own = fitness(self.model, self.device)
+                own = fitness(self.model, self.device, lambda value: max(self.group.gather(value)))
         finally:
             self.release()
         self._fit = strictest(self.group.gather(own))
