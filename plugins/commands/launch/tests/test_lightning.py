@@ -109,7 +109,8 @@ class Model(LightningModule):
         return (self.layers(batch[0]).squeeze(1) - batch[0].sum(1)).square().mean()
 
     def configure_optimizers(self):
-        return torch.optim.AdamW(self.parameters(), lr=0.01)
+        optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.7)]
 
 seed_everything(1)
 rows = TensorDataset(torch.randn(20, 8, generator=torch.Generator().manual_seed(0)))
