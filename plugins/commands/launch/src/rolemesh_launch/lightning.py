@@ -106,9 +106,10 @@ class KeepState(Callback):
             self._begins = False
             self._before = trainer.fit_loop.epoch_loop.batch_progress.current.ready - 1
             epochs = trainer.fit_loop.epoch_progress
-            for found in (epochs.total, epochs.current):
-                # From the checkpoint of an epoch's last batch, Lightning begins the next epoch without counting it.
-                found.ready = found.started = max(found.ready, found.processed + 1)
+            # From the checkpoint of an epoch's last batch, Lightning begins the next epoch without counting it.
+            if epochs.current.ready == trainer.current_epoch:
+                epochs.increment_ready()
+                epochs.increment_started()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
