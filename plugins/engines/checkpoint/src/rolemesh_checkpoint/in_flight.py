@@ -144,8 +144,9 @@ def write(out: Callable[[Buffer], Any], records: Iterable[LogRecord], directory:
 
 
 def read(folder: Path, *names: str) -> list[InFlight]:
-    """Return the records of a file, which is named as for `map_file`. Raises `SnapshotError`."""
+    """Return the records of a file: a path, or a folder and names as for `map_file`. Raises `SnapshotError`."""
     path = Path(folder, *names)
+    folder, names = (folder, names) if names else (path.absolute().parent, (path.name,))
     try:
         data = memoryview(map_file(folder, *names)).toreadonly()
     except (OSError, ValueError) as error:
