@@ -53,7 +53,9 @@ def names_in(run_dir: str | Path, *names: str) -> list[str]:
 def content_in(run_dir: str | Path, *names: str, most: int = MOST_BYTES) -> bytes:
     """Return the content of a file of the run. Raises `OSError`, also for more than `most` bytes."""
     with open_in(run_dir, *names) as file:
-        if os.fstat(file.fileno()).st_size <= most and len(data := file.read(most + 1)) <= most:
+        size = os.fstat(file.fileno()).st_size
+        # A read takes memory for all that it may return, whatever the file has.
+        if size <= most and len(data := b"".join(iter(lambda: file.read(size + 1), b""))) <= most:
             return data
     raise OSError(EFBIG, f"it has more than {most} bytes", str(Path(run_dir, *names)))
 
