@@ -176,7 +176,7 @@ def test_a_trainer_that_also_resumes_from_its_own_checkpoint_ends_as_an_undistur
     command = [str(BIN / "rolemesh"), "launch", "--max-restarts", "1"]
     # In the middle and at the end of an epoch; and a checkpoint that is newer than the kept state.
     newer = tmp_path / "ours-8" / "checkpoint-8"
-    for checkpoint, kill in (("calm/checkpoint-3", 5), ("calm/checkpoint-5", 7), ("calm/checkpoint-7", 8), (newer, 9)):
+    for checkpoint, kill in (("calm/checkpoint-3", 5), ("calm/checkpoint-5", 7), ("calm/checkpoint-7", 10), (newer, 9)):
         each = [] if checkpoint is newer else ["--set", "engine.options.snapshots.every_s=0"]
         done = subprocess.run(
             [*command, *each, "train.py", str(checkpoint), str(kill), f"ours-{kill - 1}"],
