@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from rolemesh.api.import_ref import import_paths
+from rolemesh.api.import_ref import OWN, import_paths
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.trace import trace_job
 from rolemesh.job_file import load
@@ -28,6 +31,24 @@ def picture(example: str, overrides: tuple[str, ...] = ()) -> str:
 
     The job is not checked against this machine: models that it needs do not have to be here.
     """
+    with _own_modules():
+        return _picture(example, overrides)
+
+
+@contextmanager
+def _own_modules() -> Iterator[None]:
+    """Forget the modules of an example afterwards: another one may have modules of the same names."""
+    modules, path, own = set(sys.modules), [*sys.path], [*OWN]
+    try:
+        yield
+    finally:
+        sys.path[:], OWN[:] = path, own
+        for name in set(sys.modules) - modules:
+            if str(getattr(sys.modules[name], "__file__", "")).startswith(f"{EXAMPLES}/"):
+                del sys.modules[name]
+
+
+def _picture(example: str, overrides: tuple[str, ...]) -> str:
     job = load(EXAMPLES / example / "job.yaml", overrides)
     import_paths(job.base)
     roles = {}

@@ -27,6 +27,7 @@ from rolemesh_recorder.accounting import Accounts, Spans, Wall
 from rolemesh_recorder.lines import FLOW_FILE, Account, FlowEdge, FlowFile, FlowOp, Head, Life, Line, rank_folder
 from rolemesh_recorder.parts import Parts, part_files, read_part
 from rolemesh_recorder.reading import read_accounts
+from rolemesh_view.guard import Access
 from rolemesh_view.server import application
 from rolemesh_view.viewed import Runs
 
@@ -209,7 +210,9 @@ def test_a_command_takes_at_most_ten_seconds_of_cpu_and_500_mb(
 
 def test_the_viewer_answers_from_little_memory(run_dir: Path) -> None:
     client = TestClient(
-        application(Runs(run_dir.parent, run_dir), "t"), "http://127.0.0.1", headers={"authorization": "Bearer t"}
+        application(Runs(run_dir.parent, run_dir), Access("t")),
+        "http://127.0.0.1",
+        headers={"authorization": "Bearer t"},
     )
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for page in ("flow", "time", "failures", "rows", "metrics", "data/metrics?name=loss", "data/lanes", "advice"):

@@ -183,9 +183,9 @@ class Workload:
     """True: all ranks of a collective group begin an operator together. False: each rank begins it
     when it gets there."""
     own_signals: ClassVar[bool] = False
-    """True: the ranks' own code handles signals. When the job stops, the agent sends all of them the
-    signal at once, and they have the whole ``stop_grace_s``. False: only a rank that takes longer
-    than half of it gets SIGTERM."""
+    """True: the ranks' own code handles signals. When the job stops, the agent sends all of them
+    the signal at once, and they have the whole ``stop_grace_s``. False: only a rank that takes
+    longer than half of it gets SIGTERM."""
     preload: ClassVar[Sequence[str]] = ()
     """Modules that the zygote imports before it forks ranks. They must not start threads or use a
     GPU."""

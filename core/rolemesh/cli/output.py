@@ -21,11 +21,11 @@ CONTROLS = {
         *range(8294, 8298),
     )
 }
-"""What stands for characters that steer a terminal or turn the direction of text."""
+"""Escapes of the characters that steer a terminal or turn the direction of text."""
 
 
 def printable(text: str) -> str:
-    """Return a text of a job. What would steer a terminal becomes an escape such as ``\\x1b``."""
+    """Return a text of a job with escapes such as ``\\x1b`` for controls of a terminal."""
     return text.translate(CONTROLS)
 
 

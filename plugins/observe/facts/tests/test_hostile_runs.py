@@ -21,6 +21,7 @@ from rolemesh.cli import main
 from rolemesh.errors import RolemeshError
 from rolemesh_facts.finding import hindrance, readable_run
 from rolemesh_view import application
+from rolemesh_view.guard import Access
 from rolemesh_view.pages import PAGES
 from rolemesh_view.viewed import Runs
 
@@ -207,7 +208,7 @@ def test_a_run_is_shown_or_refused_with_cause_place_and_remedy(
         assert refused in capsys.readouterr().err
     else:
         client = TestClient(
-            application(Runs(run.parent, run), "t"), "http://127.0.0.1", headers={"authorization": "Bearer t"}
+            application(Runs(run.parent, run), Access("t")), "http://127.0.0.1", headers={"authorization": "Bearer t"}
         )
         pages = [client.get(f"/run/seen/{page}") for page in PAGES]
         assert {page.status_code for page in pages} == {200}
@@ -295,7 +296,7 @@ def test_a_file_that_this_user_may_not_read_is_named_and_the_rest_is_shown(
         found = [readable_run(str(path), path.parent), *map(hindrance, [path])]
         said = capsys.readouterr().err
         client = TestClient(
-            application(Runs(path.parent, path), "t"), "http://127.0.0.1", headers={"authorization": "Bearer t"}
+            application(Runs(path.parent, path), Access("t")), "http://127.0.0.1", headers={"authorization": "Bearer t"}
         )
         pages = [client.get(f"/run/seen/{page}") for page in PAGES]
     (run / closed).chmod(0o755)
@@ -315,7 +316,7 @@ def test_the_list_of_jobs_names_the_folders_that_this_user_may_not_read(run: Pat
         (path / "events.jsonl").chmod(0)
         os.seteuid(own)
         client = TestClient(
-            application(Runs(path.parent), "t"), "http://127.0.0.1", headers={"authorization": "Bearer t"}
+            application(Runs(path.parent), Access("t")), "http://127.0.0.1", headers={"authorization": "Bearer t"}
         )
         text = client.get("/").text
     assert "This user may not read closed in" in text
@@ -324,12 +325,12 @@ def test_the_list_of_jobs_names_the_folders_that_this_user_may_not_read(run: Pat
 
 def test_a_folder_that_is_gone_is_said_to_be_gone(run: Path) -> None:
     runs = Runs(run.parent, run)
-    client = TestClient(application(runs, "t"), "http://127.0.0.1", headers={"authorization": "Bearer t"})
+    client = TestClient(application(runs, Access("t")), "http://127.0.0.1", headers={"authorization": "Bearer t"})
     assert "Failures" in client.get("/run/seen/failures").text
     shutil.rmtree(run)
     assert "is no longer there" in hindrance(run)
     client = TestClient(
-        application(Runs(run.parent, run), "t"), "http://127.0.0.1", headers={"authorization": "Bearer t"}
+        application(Runs(run.parent, run), Access("t")), "http://127.0.0.1", headers={"authorization": "Bearer t"}
     )
     until(lambda: "has removed or moved it" in client.get("/run/seen/failures").text, what="a page says so")
 

@@ -14,6 +14,7 @@ from rolemesh_facts.palette import DARK, LIGHT, PHASES, css, phase_of
 from rolemesh_recorder.lines import FlowEdge, FlowFile, FlowOp
 from rolemesh_report.style import STYLE
 from rolemesh_view import application
+from rolemesh_view.guard import Access
 from rolemesh_view.viewed import Runs
 
 
@@ -39,7 +40,9 @@ def luminance(colour: str) -> float:
 
 
 def test_the_viewer_and_the_report_have_these_colours_and_no_others(tmp_path: Path) -> None:
-    client = TestClient(application(Runs(tmp_path), "t"), "http://127.0.0.1", headers={"authorization": "Bearer t"})
+    client = TestClient(
+        application(Runs(tmp_path), Access("t")), "http://127.0.0.1", headers={"authorization": "Bearer t"}
+    )
     own, shared = client.get("/static/style.css").text, client.get("/palette.css").text
     assert shared == css("fill-")
     assert shared in STYLE

@@ -1,4 +1,4 @@
-"""What a model's config adds to the cross-entropy counts as in transformers: routers' losses, and the z-loss."""
+"""Routers' losses and the z-loss of a model's config count as in transformers."""
 
 from __future__ import annotations
 
