@@ -97,7 +97,8 @@ def test_every_file_command_and_output_of_the_tutorial(tmp_path: Path, environ: 
                     text=True,
                     timeout=100,
                 )
-                assert re.fullmatch(pattern(shown), done.stdout), f"$ {command}\n{done.stdout}"
+                said = re.sub(r"^\d+ tests have ended, .*\n", "", done.stdout, flags=re.MULTILINE)  # on a slow machine
+                assert re.fullmatch(pattern(shown), said), f"$ {command}\n{said}"
                 assert (done.returncode == 0) != shown.startswith("error:"), f"$ {command} ended with {done.returncode}"
                 seen += 1
     assert seen > 10

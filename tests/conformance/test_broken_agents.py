@@ -13,14 +13,14 @@ from tests.conformance.broken_environments import Mail, MailAgain
 from tests.conformance.harness import found_in, outcomes, own_tests
 
 from rolemesh_agents import Start, Task, ToolCall
-from rolemesh_testing import EnvironmentConformance, HarnessConformance, children
+from rolemesh_testing import EnvironmentConformance, HarnessConformance, leftovers
 
 ONCE = "test_an_action_that_is_not_repeatable_is_done_once"
 
 
 @pytest.mark.soak
 def test_the_kit_finds_each_mistake_of_an_environment_and_none_in_a_sound_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(children, "GONE_S", 0.5)
+    monkeypatch.setattr(leftovers, "GONE_S", 0.5)
     of, kit = broken_environments, EnvironmentConformance
     found = found_in(kit, {**of.BROKEN, of.Sound: own_tests(kit)}, sampled=5, turns=3)
     assert {plugin: failed.keys() for plugin, failed in found.items()} == {**of.BROKEN, of.Sound: set()}, found
@@ -31,7 +31,7 @@ def test_each_standard_test_of_environments_has_a_broken_plugin() -> None:
 
 
 def test_the_kit_finds_each_mistake_of_a_harness_and_none_in_a_sound_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(children, "GONE_S", 0.5)
+    monkeypatch.setattr(leftovers, "GONE_S", 0.5)
     of, kit = broken_harnesses, HarnessConformance
     found = found_in(kit, {**of.BROKEN, of.Sound: own_tests(kit)})
     assert {plugin: failed.keys() for plugin, failed in found.items()} == {**of.BROKEN, of.Sound: set()}, found

@@ -492,7 +492,9 @@ class Storage:
         self.files.crash()
         full, self.files.full = self.files.full, set()
         slow, self.files.slow = self.files.slow, 0.0
+        refuses, self.files.refuses = self.files.refuses, 0.0  # else the job is resumed later
         found, passed_over = disk.newest_intact(self.run_dir)
+        self.files.refuses = refuses
         if self.covered in self.claimed and (found is None or found.step < expected):
             newest = found.step if found is not None else None
             self.fail(
@@ -513,9 +515,12 @@ class Storage:
         for path in self.foreign:
             if not path.exists() or path.read_text() != "theirs":
                 self.fail("foreign files stay", str(path.relative_to(self.root)))
+        refuses, slow = self.files.refuses, self.files.slow
+        self.files.refuses = self.files.slow = 0.0  # who looks is no part of the job
         for each in disk.find_checkpoints(self.run_dir):
             if each.manifest is not None and (problems := disk.verify(each.path)):
                 self.fail("a complete checkpoint is intact", f"{each.step}: {problems}")
+        self.files.refuses, self.files.slow = refuses, slow
 
 
 def _sync(path: Path) -> None:

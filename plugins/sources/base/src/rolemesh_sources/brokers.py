@@ -216,7 +216,7 @@ class BrokerSource(Source):
     def acknowledge(self, position: Mapping[str, Offset]) -> None:
         """See `Source.acknowledge`. The thread tells the broker."""
         with self._lock:
-            self._acknowledged |= position
+            self._acknowledged |= {name: offset for name, offset in position.items() if offset is not None}
 
     def close(self) -> None:
         """See `Source.close`. Tell the broker what was acknowledged, if it answers."""

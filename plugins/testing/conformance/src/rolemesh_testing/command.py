@@ -29,7 +29,7 @@ __all__ = ["Check", "check"]
 OUTCOMES = ("passed", "failed", "overridden", "skipped")
 MOST_NAMES = 6
 """Maximum number of tests that the certificate lists for one reason. For more tests it prints their number."""
-QUIET_S = 10.0
+QUIET_S = 30.0
 """Seconds between two lines of progress where stderr is not a terminal."""
 GIVEN = "the test class"
 """Beginning of the reason of a skipped test that runs once the test class sets an attribute."""

@@ -29,10 +29,10 @@ def still_running() -> tuple[tuple[str, ...], tuple[str, ...]]:
     return threads, tuple(_named(each for each in psutil.Process().children(recursive=True) if _runs(each)))
 
 
-def killed(processes: Sequence[psutil.Process], patience_s: float = GONE_S) -> list[str]:
+def killed(processes: Sequence[psutil.Process], patience_s: float | None = None) -> list[str]:
     """Send SIGKILL to `processes` alone, and return their former descendants that run on after `patience_s` seconds.
 
-    Kills these, too.
+    None is `GONE_S`. Kills these, too.
     """
     below: list[psutil.Process] = []
     for process in processes:
@@ -42,7 +42,7 @@ def killed(processes: Sequence[psutil.Process], patience_s: float = GONE_S) -> l
     for process in processes:
         with suppress(psutil.Error):
             process.wait(10.0)
-    until = time.monotonic() + patience_s
+    until = time.monotonic() + (GONE_S if patience_s is None else patience_s)
     while (alive := [each for each in below if _runs(each)]) and time.monotonic() < until:
         time.sleep(0.02)
     names = list(_named(alive))

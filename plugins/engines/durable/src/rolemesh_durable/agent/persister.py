@@ -298,7 +298,10 @@ class Persister:
     def _not_written(self, job: _Job, error: Exception, written: Collection[_Job]) -> None:
         """The snapshot cannot be written. Those in `written`, which are of the same step, fail with it."""
         if isinstance(error, Removed):
-            if disk.newest_complete(self._run_dir) >= job.key[1]:
+            newest = -1
+            with contextlib.suppress(OSError, SnapshotError):  # the disk does not answer
+                newest = disk.newest_complete(self._run_dir)
+            if newest >= job.key[1]:
                 with self._changed:  # a newer checkpoint is complete: nobody needs these any more
                     self._failed += [
                         each for each in dict.fromkeys([job, *written]) if self._known.get(each.key) is each

@@ -19,7 +19,7 @@ import psutil
 from rolemesh.api.workload import Workload
 from rolemesh_processes.openmp import BASE_ENV
 from rolemesh_testing.hanging import Hung, Limit
-from rolemesh_testing.leftovers import GONE_S, killed
+from rolemesh_testing.leftovers import killed
 from rolemesh_testing.raising import Raised
 from rolemesh_testing.workloads.listed import Listed
 from rolemesh_testing.workloads.stage import Started
@@ -208,7 +208,7 @@ class _Process:
         self._connection.close()
 
 
-def _killed(ranks: Sequence[_Process], patience_s: float = GONE_S) -> list[str]:
+def _killed(ranks: Sequence[_Process], patience_s: float | None = None) -> list[str]:
     """Do as `killed` does for the processes of ranks, and close their connections afterwards."""
     found = killed([process for each in ranks for process in each.processes], patience_s)
     for each in ranks:
