@@ -27,6 +27,10 @@ os.environ.pop("COLUMNS", None)
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - Ray's own spelling
 
 
+SLOW_TO_START = tuple(f"plugins/workloads/{name}/" for name in ("deepspeed", "fsdp", "vllm"))
+LONG_RUNS = "test_kills_at_drawn_places_of_a_long_run", "test_a_killed_rank_leaves_no_process"
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Shorten the kit's long runs of our own workloads: with `-m soak` they are as long as those of other authors."""
     from rolemesh_testing import WorkloadConformance
@@ -36,7 +40,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that fork this process come first: later it has Ray's threads, and a child would inherit their locks."""
+    """Tests that fork this process come first: later it has Ray's threads, and a child would inherit their locks. The
+    kit's long runs of ranks that take seconds to start are the soak's.
+    """
+    for item in items:
+        if item.nodeid.startswith(SLOW_TO_START) and item.name.startswith(LONG_RUNS):
+            item.add_marker(pytest.mark.soak)
     items.sort(key=lambda item: not item.nodeid.startswith("tests/unit/engine/rank/"))
 
 
