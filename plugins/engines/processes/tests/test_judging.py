@@ -50,6 +50,15 @@ def overflow() -> Any:
     ctypes.string_at(0)
 
 
+def test_messages_before_one_that_is_too_long_are_not_lost() -> None:
+    frames = Frames(20)
+    short, long = b"D\x01" + bytes(3) + b"7", b"D\xff" + bytes(3)
+
+    assert frames.feed(short + long) == [(b"D", b"7")]
+    with pytest.raises(ValueError, match="260 bytes"):
+        frames.feed(b"")
+
+
 @pytest.fixture(scope="module")
 def judges() -> Iterator[Judges]:
     made = Judges(judge, JudgeLimits(seconds=0.5, memory_mb=300))

@@ -67,7 +67,9 @@ def send(to: socket.socket, kind: bytes, body: bytes = b"") -> None:
 
 
 class Frames:
-    """The messages in a stream of bytes. A message longer than `most` is an error of the sender: `ValueError`."""
+    """The messages in a stream of bytes. A message longer than `most` is an error of the sender: `ValueError`. The call
+    after those before it raises it.
+    """
 
     def __init__(self, most: int) -> None:
         self._most, self._held = most, bytearray()
@@ -78,9 +80,9 @@ class Frames:
         found = []
         while len(self._held) >= _HEAD:
             end = _HEAD + int.from_bytes(self._held[1:_HEAD], "little")
-            if end > self._most:
+            if end > self._most and not found:
                 raise ValueError(f"a message of {end} bytes")
-            if len(self._held) < end:
+            if len(self._held) < end or end > self._most:
                 break
             found.append((bytes(self._held[:1]), bytes(self._held[_HEAD:end])))
             del self._held[:end]
