@@ -124,7 +124,7 @@ class TestAgent(WorkloadConformance):
         type(self).environment = EnvironmentWorkload()
         plugins = {("environments", "sums"): lambda: Sums(SumOptions(tasks=6))}
         options = EnvironmentWorkload.Options(environment="sums")
-        self.environment.setup(RankContext(options=options, plugins=plugins))
+        self.environment.setup(RankContext(options=options, plugins=plugins, tmp_dir=tmp_path))
         self.answers.clear()
 
     environment: ClassVar[EnvironmentWorkload]

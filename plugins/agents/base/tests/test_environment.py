@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,6 +18,12 @@ from rolemesh_agents.workloads.environment import EnvironmentWorkload
 
 TASK = msgspec.to_builtins(Sums(SumOptions()).task("train", 3, 0))
 ADD = {"name": "add", "arguments": {"a": 1, "b": 2}, "id": "x"}
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the ranks' folder, which is the present one here, be the test's."""
+    monkeypatch.chdir(tmp_path)
 
 
 def rank(cls: type[Sums] = Sums, **sums: Any) -> EnvironmentWorkload:
