@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,6 @@ import trainer_group
 from rolemesh.api.batch import Batch, Ragged
 
 pytestmark = pytest.mark.soak
-WORKLOADS = {
-    "fsdp": "rolemesh_fsdp:FSDPWorkload",
-    "ddp": "rolemesh_ddp:DDPWorkload",
-    "deepspeed": "rolemesh_deepspeed:DeepSpeedWorkload",
-}
 LOSSES = "rolemesh_training.losses:"
 ITEMS: dict[str, dict[str, Any]] = {
     "accumulation": {"micro_batch_rows": 1},
@@ -35,20 +29,6 @@ ITEMS: dict[str, dict[str, Any]] = {
     "classification": {"task": "classification", "loss": f"{LOSSES}classification"},
     "random weights": {"init": "random"},
 }
-
-
-@pytest.fixture(scope="module")
-def alone() -> Iterator[Callable[..., list[Any]]]:
-    yield from trainer_group.served(WORKLOADS["fsdp"])
-
-
-@pytest.fixture(scope="module", params=[*WORKLOADS, "deepspeed 3"])
-def trainer(request: pytest.FixtureRequest) -> Iterator[tuple[Callable[..., list[Any]], dict[str, Any]]]:
-    """A group of ranks, and the options that are its own."""
-    name, _, stage = request.param.partition(" ")
-    more = {"config": {"zero_optimization": {"stage": int(stage)}}} if stage else {}
-    for group in trainer_group.served(WORKLOADS[name]):
-        yield group, more
 
 
 @pytest.fixture(scope="module")

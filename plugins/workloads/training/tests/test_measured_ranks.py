@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,27 +12,8 @@ from every_model import config_of, model_of
 from rolemesh.api.batch import Batch, Ragged
 
 pytestmark = pytest.mark.soak
-WORKLOADS = {
-    "fsdp": "rolemesh_fsdp:FSDPWorkload",
-    "ddp": "rolemesh_ddp:DDPWorkload",
-    "deepspeed": "rolemesh_deepspeed:DeepSpeedWorkload",
-}
 KINDS = {"llama": "sdpa", "qwen3_next": "sdpa", "openai-gpt": "eager", "mixtral": "sdpa"}
 """Kind → attention. A packed row ends the forward pass of openai-gpt in the middle, with an exception."""
-
-
-@pytest.fixture(scope="module")
-def alone() -> Iterator[Callable[..., list[Any]]]:
-    yield from trainer_group.served(WORKLOADS["fsdp"])
-
-
-@pytest.fixture(scope="module", params=[*WORKLOADS, "deepspeed 3"])
-def trainer(request: pytest.FixtureRequest) -> Iterator[tuple[Callable[..., list[Any]], dict[str, Any]]]:
-    """A group of ranks, and the options that are its own."""
-    name, _, stage = request.param.partition(" ")
-    more = {"config": {"zero_optimization": {"stage": int(stage)}}} if stage else {}
-    for group in trainer_group.served(WORKLOADS[name]):
-        yield group, more
 
 
 @pytest.fixture(scope="module", params=KINDS)
