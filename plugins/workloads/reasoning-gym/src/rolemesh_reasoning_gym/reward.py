@@ -19,7 +19,8 @@ from rolemesh_reasoning_gym.verifiers import Answer, Unjudged, Verifiers
 __all__ = ["ReasoningGymReward", "RewardOptions", "group_advantages"]
 
 _SHOWN = 5  # answers per evaluation that are attached to the metrics
-_REASONS = 5  # different reasons of failed judgements that are told
+_REASONS = 5
+"""Maximum number of reasons of failed judgements for which the role warns."""
 
 
 class RewardOptions(BaseModel, extra="forbid"):

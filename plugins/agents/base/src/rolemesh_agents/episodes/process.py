@@ -125,7 +125,7 @@ class EpisodeProcess:
                 os.kill(self.pid, signal.SIGKILL)
             threading.Thread(target=self._reap, daemon=True).start()
         with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # who waits for an answer notices
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for an answer
         self._socket.close()
 
     def _reap(self) -> None:
