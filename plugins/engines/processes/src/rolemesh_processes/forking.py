@@ -77,7 +77,7 @@ class Frames:
     def feed(self, data: bytes) -> list[tuple[bytes, bytes]]:
         """Return the messages that are complete with `data`: their kinds and bodies."""
         self._held += data
-        found = []
+        found: list[tuple[bytes, bytes]] = []
         while len(self._held) >= _HEAD:
             end = _HEAD + int.from_bytes(self._held[1:_HEAD], "little")
             if end > self._most and not found:
