@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh_durable.scalers import Load, Scaler, ScalerOptions, Wanted
+from rolemesh_testing.clock import shifted
 from rolemesh_testing.conformance import PluginConformance, needed
 from rolemesh_testing.pools import Pool, pooled
 from rolemesh_testing.scalers.loads import large, load
@@ -89,9 +90,7 @@ class ScalerConformance(PluginConformance):
 
         self._for_all(check)
 
-    def test_the_same_load_has_the_same_answer(
-        self, cls: type[Scaler], checked_options: BaseModel, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_same_load_has_the_same_answer(self, cls: type[Scaler], checked_options: BaseModel) -> None:
         """A restarted master asks again, and `agree` counts equal answers.
 
         The answer may use no randomness, no memory, and no clock except `Load.now`.
@@ -99,12 +98,10 @@ class ScalerConformance(PluginConformance):
         used, fresh = cls(checked_options), cls(checked_options)
         loads = list(self.pool())
         first = [_answer(used, at) for at in loads]
-        for clock in ("time", "monotonic", "perf_counter"):
-            real = getattr(time, clock)
-            monkeypatch.setattr(time, clock, lambda real=real: real() + 1e6)
-        for at, wanted in zip(reversed(loads), reversed(first), strict=True):
-            same = _answer(fresh, at) == wanted == _answer(used, at)
-            assert same, "the answer depends on what it was asked before, on a clock, or on chance"
+        with shifted(1_000_000, cls.__module__):
+            for at, wanted in zip(reversed(loads), reversed(first), strict=True):
+                same = _answer(fresh, at) == wanted == _answer(used, at)
+                assert same, "the answer depends on what it was asked before, on a clock, or on chance"
 
     def test_another_process_has_the_same_answer(self, record: PluginRecord, cls: type[Scaler]) -> None:
         """The other process has another hash seed: the answer must not depend on the order of a set."""
