@@ -39,8 +39,8 @@ def model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def batch(seed: int) -> Batch:
-    """Four rows that any of the losses takes."""
+def batch(seed: int, *, labels: bool) -> Batch:
+    """Four rows that any of the losses takes. Only a classifier reads `labels`; all others refuse them."""
     rng = np.random.default_rng(seed)
     prompts = [rng.integers(1, 61, size=n) for n in (3, 4, 3, 5)]
     completions = [rng.integers(1, 61, size=n) for n in (4, 2, 5, 3)]
@@ -52,7 +52,7 @@ def batch(seed: int) -> Batch:
             "returns": Ragged.from_rows(numbers, np.float32),
             "values": Ragged.from_rows([number * 0.1 for number in numbers], np.float32),
             "input_ids": Ragged.from_rows(completions, np.int32),
-            "label": np.array([0, 1, 1, 0]),
+            **({"label": np.array([0, 1, 1, 0])} if labels else {}),
         }
     )
 
@@ -61,7 +61,7 @@ def batch(seed: int) -> Batch:
 def test_two_ranks_take_the_steps_of_one(alone, trainer, model, item):
     group, own = trainer
     given = {"model": str(model), "lr": 1e-2, "init_seed": 5, **ITEMS[item]}
-    batches = [batch(seed) for seed in range(3)]
+    batches = [batch(seed, labels=item == "classification") for seed in range(3)]
     one = alone(trainer_group.train, 1, given, batches, [4])
     two = group(trainer_group.train, 2, {**given, **own}, batches, [3, 1])
     wanted, found = trainer_group.assembled(one), trainer_group.assembled(two)
