@@ -61,7 +61,7 @@ class Job:
             self._data["roles"] = {**before, role: {"use": use, **settings, **given}}
         return self
 
-    def flow(self, flow: Flow | str, **params: Any) -> Self:
+    def flow(self, flow: Flow | str, /, **params: Any) -> Self:
         """Set the flow, which says what the roles do in a step: a function marked with `@flow`, or
         an import string, with its `params`."""
         if not isinstance(flow, Flow | str):
@@ -75,15 +75,15 @@ class Job:
             self._data["params"] = params
         return self
 
-    def placement(self, use: str, **options: Any) -> Self:
+    def placement(self, use: str, /, **options: Any) -> Self:
         """Add a placement strategy."""
         return self._add("placement", use, options)
 
-    def failover(self, use: str, **options: Any) -> Self:
+    def failover(self, use: str, /, **options: Any) -> Self:
         """Add a failover level at the end of the ladder."""
         return self._add("failover", use, options)
 
-    def observer(self, use: str, **options: Any) -> Self:
+    def observer(self, use: str, /, **options: Any) -> Self:
         """Add an observer."""
         return self._add("observers", use, options)
 

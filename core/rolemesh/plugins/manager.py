@@ -93,7 +93,7 @@ class JobPlugins:
         ]
         return self._manager.subset_hook_caller(hook, remove_plugins=others)
 
-    def call(self, name: str, hook: str, **arguments: Any) -> Any:
+    def call(self, name: str, hook: str, /, **arguments: Any) -> Any:
         """Call a hook of one plugin. Returns None if the plugin does not implement it.
 
         A `RolemeshError` of the plugin is passed on. Any other exception becomes a `PluginError`

@@ -56,3 +56,14 @@ def test_the_newer_of_two_states_counts_and_the_user_hears_of_it(kept: int, own:
 def test_without_a_job_a_trainer_resumes_by_its_own_means() -> None:
     tracking.current = None
     assert tracking.newer("position", lambda position: position["step"], 3) == ""
+
+
+@pytest.mark.usefixtures("no_job")
+def test_a_metric_may_have_any_name() -> None:
+    class Heard(Kept):
+        def done(self, step: int, metrics: Mapping[str, Any]) -> None:
+            self.left = dict(metrics)
+
+    host = Heard(0)
+    tracking.Run(host, 0).done(self=1.0, step=2.0, metrics=3.0)
+    assert host.left == {"self": 1.0, "step": 2.0, "metrics": 3.0}

@@ -72,3 +72,13 @@ def test_a_target_may_be_in_a_module_that_stands_for_another() -> None:
     assert ImportRef("os.path:basename").resolve()("/a/b") == "b"
     with pytest.raises(ValueError, match=r"no module named 'os\.pat'"):
         ImportRef("os.pat:basename").check()
+
+
+def test_options_of_strategies_and_parameters_of_flows_have_any_name() -> None:
+    @rolemesh.flow
+    def greeting(job: Any, flow: str, use: str) -> None: ...
+
+    made = job().placement("pack", use=1).failover("process", self=2).observer("json", use=3)
+    made.flow(greeting, flow="a", use="b")
+    assert "use: 1" in made.text()
+    assert "self: 2" in made.text()

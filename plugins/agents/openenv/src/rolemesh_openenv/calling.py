@@ -81,7 +81,7 @@ class Caller:
         parameters = inspect.signature(self._method(name)).parameters.values()
         return {each.name for each in parameters}, any(each.kind is each.VAR_KEYWORD for each in parameters)
 
-    def call(self, name: str, *arguments: Any, **named: Any) -> Any:
+    def call(self, name: str, /, *arguments: Any, **named: Any) -> Any:
         """Call a method and return its result, awaited if it is `async`."""
         self._hold_session()
         method = self._method(name)

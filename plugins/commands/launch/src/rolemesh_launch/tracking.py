@@ -48,7 +48,7 @@ class Run:
     def __init__(self, host: Host | None, step: int) -> None:
         self._host, self.step = host, step
 
-    def done(self, **metrics: Any) -> None:
+    def done(self, /, **metrics: Any) -> None:
         """Report that a step is done. Numbers, or tensors of one element, are metrics of the step.
 
         All ranks call it equally often, from the script's main thread, when none of them is in a collective.

@@ -38,7 +38,7 @@ def created(uses: Iterable[PluginUse], base: str) -> JobPlugins:
     return plugins
 
 
-def asked(plugins: JobPlugins, name: str, hook: str, *kinds: type[T], **arguments: Any) -> T | None:
+def asked(plugins: JobPlugins, name: str, hook: str, /, *kinds: type[T], **arguments: Any) -> T | None:
     """The answer of a hook, which is one of `kinds` or None. Raises `PluginError` for anything else."""
     return checked(plugins.record(name), f"hook {hook!r}", plugins.call(name, hook, **arguments), *kinds)
 

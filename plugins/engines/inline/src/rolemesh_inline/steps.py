@@ -180,7 +180,7 @@ class InlineSteps:
                 return items.run(partial(self._awaited, method), arguments, chosen)
         return self._awaited(method, **arguments)
 
-    def _awaited(self, method: Callable[..., Any], **arguments: Any) -> Any:
+    def _awaited(self, method: Callable[..., Any], /, **arguments: Any) -> Any:
         result = method(**arguments)
         return self._loop.run_until_complete(result) if inspect.iscoroutine(result) else result
 

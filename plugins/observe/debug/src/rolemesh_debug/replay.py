@@ -181,7 +181,7 @@ def _restored(workload: Workload, ctx: RankContext[Any], run_dir: Path, step: in
     return f"as after setup: no checkpoint on disk is from before step {step}"
 
 
-def _finished(method: Callable[..., Any], **inputs: Any) -> Any:
+def _finished(method: Callable[..., Any], /, **inputs: Any) -> Any:
     """Call an operator, and wait for its coroutine or for all of its chunks."""
     result = method(**inputs)
     if inspect.iscoroutine(result):
