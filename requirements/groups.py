@@ -36,6 +36,7 @@ DEMO = (
     "schedulers/collocation",
     "workloads/fsdp",
     "workloads/reasoning-gym",
+    "workloads/rewards",
     "workloads/torch",
     "workloads/training",
     "workloads/vllm",

@@ -1,0 +1,1 @@
+"""Questions from files, rewards from Python functions, and advantages within groups."""

@@ -1,0 +1,161 @@
+"""Rewards by functions: TRL's signature, several functions, functions that fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from rolemesh.api.batch import Batch
+from rolemesh.api.workload import RankContext
+from rolemesh.errors import OptionsError, RolemeshError
+from rolemesh_rewards.reward import Reward, RewardOptions
+
+CODE = """
+import os
+
+def correct(completions, answer, **kwargs):
+    return [float(text_of(c) == a) for c, a in zip(completions, answer, strict=True)]
+
+def text_of(completion):
+    return completion[0]["content"]
+
+async def short(prompts, completions, log_metric, log_extra, trainer_state):
+    log_metric("asked", float(prompts[0][-1]["content"] == "1 + 1?"))
+    log_metric("at", trainer_state.global_step)
+    log_extra("length", [len(text_of(c)) for c in completions])
+    return [None if text_of(c) == "skip" else 1.0 for c in completions]
+
+def hostile(completions, **kwargs):
+    for completion in completions:
+        text = text_of(completion)
+        if text == "hang":
+            while True:
+                pass
+        if text == "exit":
+            os._exit(0)
+        if text == "raise":
+            raise ValueError("no number")
+    return [1] * len(completions)
+
+def none(completions, **kwargs):
+    return [None] * len(completions)
+
+def plain(prompts, completions, completion_ids, **kwargs):
+    return [float(p + c == "1 + 1?2" and ids == [5, 6]) for p, c, ids in zip(prompts, completions, completion_ids)]
+
+def needy(completions, solution):
+    return [0.0] * len(completions)
+
+def wrong(completions, **kwargs):
+    return [1.0]
+
+number = 3
+"""
+
+
+@pytest.fixture
+def role(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    name = f"rewards_{tmp_path.name}.py".replace("-", "_")
+    (tmp_path / name).write_text(CODE)
+    made: list[Reward] = []
+
+    def make(*functions: Any, **options: Any) -> Reward:
+        given = [
+            {"use": f"{name}:{each}"} if isinstance(each, str) else {**each, "use": f"{name}:{each['use']}"}
+            for each in functions
+        ]
+        workload = Reward()
+        read = RewardOptions.model_validate({"functions": given, **options}, context={"base": str(tmp_path)})
+        workload.setup(RankContext(options=read))
+        made.append(workload)
+        return workload
+
+    yield make
+    for workload in made:
+        workload.teardown()
+
+
+def samples(*texts: str, **columns: Any) -> Batch:
+    return Batch(
+        {
+            "messages": [[{"role": "user", "content": "1 + 1?"}]] * len(texts),
+            "text": list(texts),
+            "row": [{"answer": "2", "prompt": "x"}] * len(texts),
+            "group": np.zeros(len(texts), np.int64),
+            **columns,
+        }
+    )
+
+
+def test_the_reward_is_the_weighted_sum_and_each_function_has_its_metric(role: Any) -> None:
+    reward = role("correct", {"use": "short", "weight": 0.5, "name": "brief"})
+    out = reward.score(samples("2", "3", "skip"))
+    assert out["reward"].dtype == np.float32
+    assert out["reward"].tolist() == [1.5, 0.5, 0]
+    assert list(out["reward_extra"]) == [{"length": 1}, {"length": 1}, {"length": 4}]
+    means = {name: total / count for name, (total, count) in reward.ctx.port.means.items()}
+    assert means == pytest.approx(
+        {"reward": 2 / 3, "reward_correct": 1 / 3, "reward_brief": 1, "asked": 1, "at": reward.ctx.step}
+    )
+
+
+def test_plain_texts_and_tokens_reach_a_function(role: Any) -> None:
+    batch = Batch({"prompt": ["1 + 1?"], "text": ["2"], "completion_ids": [np.array([5, 6])]})
+    assert role("plain").score(batch)["reward"].tolist() == [1]
+
+
+@pytest.mark.parametrize("text", ["hang", "exit", "raise"])
+def test_a_row_that_breaks_a_function_alone_has_no_reward(role: Any, text: str) -> None:
+    reward = role("hostile", "correct", timeout_s=0.3)
+    out = reward.advantages(reward.score(samples("2", text, "3")))
+    np.testing.assert_array_equal(out["reward"], [2, np.nan, 1])
+    assert out["advantage"].tolist() == [1, 0, -1]
+
+
+def test_a_row_to_which_no_function_applies_has_no_reward(role: Any) -> None:
+    assert np.isnan(role("none").score(samples("2"))["reward"]).all()
+
+
+def test_a_function_that_fails_for_each_row_ends_the_job(role: Any) -> None:
+    with pytest.raises(RolemeshError, match=r"fails for each row: .*no number"):
+        role("hostile").score(samples("raise", "raise"))
+
+
+def test_a_wrong_number_of_rewards_is_told(role: Any) -> None:
+    reward = role("wrong")
+    assert reward.score(samples("1"))["reward"].tolist() == [1]
+    assert reward.score(samples("1", "2"))["reward"].tolist() == [1, 1]  # each row alone
+
+
+def test_a_missing_column_is_named_with_those_that_exist(role: Any) -> None:
+    with pytest.raises(OptionsError, match=r"needs 'solution'.*\n.*answer, group"):
+        role("needy").score(samples("2"))
+
+
+def test_no_rows_have_no_rewards(role: Any) -> None:
+    assert role("short").score(samples())["reward"].shape == (0,)
+
+
+def test_an_evaluation_shows_answers_and_changes_no_row(role: Any) -> None:
+    reward = role("correct")
+    reward.evaluate(samples("2", "3", question=["1 + 1?"] * 2))
+    assert reward.ctx.port.means["eval_reward"] == [1, 2]
+    assert [each["reward"] for each in reward.ctx.port.records["eval_answers"]] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("functions", "words"),
+    [([], "at least 1"), (["correct", "correct"], "two functions are called"), (["missing"], "has no 'missing'")],
+)
+def test_options_that_name_no_functions_are_refused(role: Any, functions: list[str], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        role(*functions)
+
+
+def test_what_is_no_function_is_refused(role: Any) -> None:
+    with pytest.raises(OptionsError, match="is a int"):
+        role("number")
