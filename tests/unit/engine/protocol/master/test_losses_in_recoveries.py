@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tests.unit.engine.protocol.master.test_machine import job, records, running, tell
 
 from rolemesh.api.failures import Failure, JobView, RecoveryPlan
+from rolemesh_durable.extensions.bans.master import MOST_AWAY_S, Banned, NodesBanned
 from rolemesh_durable.extensions.relayout.records import DrainWanted
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master import events as me
+from rolemesh_durable.protocol.master.apply import apply
+from rolemesh_durable.protocol.master.clocks import by_another_clock
 from rolemesh_durable.protocol.master.coordinator import LINES_S
 from rolemesh_durable.protocol.master.ladder import LadderLevel
 from rolemesh_durable.protocol.master.machine import MasterMachine
+from rolemesh_durable.protocol.master.transitions import JobStarted
 from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 
 WAIT_S = 40.0
@@ -101,3 +106,23 @@ def test_a_ban_ends_if_the_last_level_finds_no_other_place() -> None:
     assert found["suspects_used"]["nodes"] == ["n0"]
     assert set(asked) == {("n0",)}
     assert (machine.state.away(), plan(machine).avoid) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("clock", "now", "wall", "ends"),
+    [
+        ("", 300.0, 1300.0, 604.5),
+        ("", 300.0, 9e9, 604.5),
+        ("", 300.0, 0.0, 604.5),
+        ("another boot", 7.0, 1300.0, 311.5),
+        ("another boot", 7.0, 0.0, 607.0),
+        ("another boot", 7.0, 9e9, 607.0 - MOST_AWAY_S),
+    ],
+    ids=["same clock", "steps forward", "steps back", "another clock", "it is behind", "it is far ahead"],
+)
+def test_a_new_master_keeps_the_end_of_a_ban(clock: str, now: float, wall: float, ends: float) -> None:
+    state = job().state
+    apply(state, JobStarted("j", 9, ["a0"], 1, 0.0, ""), 1000.0)
+    apply(state, NodesBanned({"n0": 600.0}, 0, "bans", 4.5), 1004.5)
+    by_another_clock(state, clock, now, wall)
+    assert now + state.slice(Banned).left(now)["n0"] == pytest.approx(ends)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
-from rolemesh_durable.protocol.master.extension import ExtensionRecord, MasterExtension, MasterParts, Slice
+from rolemesh_durable.protocol.master.extension import ExtensionRecord, MasterExtension, Slice
 from rolemesh_durable.protocol.master.state import JobState, Recovery
 
 __all__ = ["BanLifted", "Banned", "Bans", "NodesBanned"]
 
 BANNED = "banned"
 """The label of a banned node in `JobState.barred`."""
+MOST_AWAY_S = 600.0
+"""Maximum number of seconds that count between two masters whose monotonic clocks differ. Only wall clocks tell that
+time, and they may be wrong."""
 
 
 class Banned(Slice):
@@ -22,8 +25,18 @@ class Banned(Slice):
 
     nodes: dict[str, float] = msgspec.field(default_factory=dict)
     """The length of each node's ban, in seconds."""
+    since: dict[str, float] = msgspec.field(default_factory=dict)
+    """The time at which each ban began, by the master's monotonic clock."""
     recovery: int = -1
     """The newest recovery whose bans are known."""
+
+    def convert(self, told: Callable[..., float]) -> None:
+        """Keep the age of each ban."""
+        self.since = {node: told(at, most=MOST_AWAY_S) for node, at in self.since.items()}
+
+    def left(self, now: float) -> dict[str, float]:
+        """Return the seconds that each ban still lasts."""
+        return {node: max(0.0, self.since[node] + seconds - now) for node, seconds in self.nodes.items()}
 
 
 class NodesBanned(ExtensionRecord, frozen=True, tag="nodes_banned"):
@@ -38,6 +51,7 @@ class NodesBanned(ExtensionRecord, frozen=True, tag="nodes_banned"):
         """Bar ranks from the nodes. A node that is banned already gets the new length."""
         bans = state.slice(Banned)
         bans.nodes |= self.nodes
+        bans.since |= dict.fromkeys(self.nodes, self.at)
         bans.recovery = self.recovery
         state.barred |= {(node, BANNED) for node in self.nodes}
 
@@ -51,20 +65,16 @@ class BanLifted(ExtensionRecord, frozen=True, tag="ban_lifted"):
 
     def apply(self, state: JobState) -> None:
         """Admit ranks."""
-        del state.slice(Banned).nodes[self.node]
+        bans = state.slice(Banned)
+        del bans.nodes[self.node], bans.since[self.node]
         state.barred.discard((self.node, BANNED))
 
 
 class Bans(MasterExtension):
-    """Bars nodes. A ban lasts at least as long as its plan says: a new master begins to count again."""
+    """Bars nodes. A ban ends when its plan says, whichever master is there: its slice has the beginning."""
 
     records = (NodesBanned, BanLifted)
     slice = Banned
-
-    def __init__(self, parts: MasterParts) -> None:
-        super().__init__(parts)
-        self._since: dict[str, float] = {}
-        """The time since which this master knows each ban."""
 
     def turn(self) -> None:
         """Note the bans of a recovery that begins, and lift those whose time is over."""
@@ -72,12 +82,9 @@ class Bans(MasterExtension):
         bans, recovery, now = context.state.slice(Banned), context.state.recovery, context.now
         if recovery is not None and recovery.plan.ban and recovery.number > bans.recovery:
             nodes = {node: seconds for node, seconds in recovery.plan.ban.items() if self._leaves(recovery, node)}
-            for node in nodes:
-                self._since.pop(node, None)
             self.tell(NodesBanned(nodes, recovery.number, recovery.plan.level, now))
-        for node, seconds in list(bans.nodes.items()):
-            if now >= self._since.setdefault(node, now) + seconds:
-                self._lift(node, "its time is over")
+        for node in [node for node, seconds in bans.left(now).items() if not seconds]:
+            self._lift(node, "its time is over")
 
     def make_room(self) -> bool:
         """Lift all bans if the last level finds no place: a node that may be at fault is better than none."""
@@ -93,8 +100,7 @@ class Bans(MasterExtension):
 
     def warnings(self) -> Iterable[str]:
         """The nodes that are banned."""
-        bans, now = self._context.state.slice(Banned), self._context.now
-        left = {node: max(0.0, self._since.get(node, now) + length - now) for node, length in bans.nodes.items()}
+        left = self._context.state.slice(Banned).left(self._context.now)
         return [f"no rank is placed on node {node} for another {seconds:.0f} s" for node, seconds in left.items()]
 
     def _leaves(self, recovery: Recovery, node: str) -> bool:
@@ -103,5 +109,4 @@ class Bans(MasterExtension):
         return here <= set(recovery.restart)
 
     def _lift(self, node: str, why: str) -> None:
-        self._since.pop(node, None)
         self.tell(BanLifted(node, why, self._context.now))

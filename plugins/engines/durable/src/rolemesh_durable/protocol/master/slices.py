@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import msgspec
@@ -18,6 +19,12 @@ class Slice(msgspec.Struct):
 
     key: ClassVar[str] = ""
     """The slice's name in the head of a journal."""
+
+    def convert(self, told: Callable[..., float]) -> None:
+        """Replace each time by ``told(time)``, because the next master may have another clock.
+
+        Between the masters, only their wall clocks tell the time. ``told(time, most=SECONDS)`` limits what they say.
+        """
 
 
 SLICES: dict[str, type[Slice]] = {}

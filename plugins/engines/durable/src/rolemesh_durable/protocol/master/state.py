@@ -268,9 +268,7 @@ class KeptJob(msgspec.Struct):
 
     def slice(self, kind: type[S]) -> S:
         """Return the part of the state that an extension owns; the extension's defaults if there is none yet."""
-        found: S | None = self.slices.get(kind.key)
-        if found is None:
-            found = self.slices[kind.key] = kind()
+        found: S = self.slices.setdefault(kind.key, kind())
         return found
 
 
