@@ -80,7 +80,7 @@ OWN: dict[str, dict[str, Any]] = {
         "intermediate_size": [64, 64],
     },
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 256},
-    "kimi_linear": {"num_experts_per_token": 2},
+    "kimi_linear": {"num_experts_per_token": 2, "linear_head_dim": 8, "linear_num_heads": 4},
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"num_dense_layers": 1, "layer_types": ["conv", "full_attention"]},
     "longcat_flash": {

@@ -96,6 +96,28 @@ def test_a_model_that_padding_changes_is_refused_unless_rows_are_alone(tmp_path)
     torch.testing.assert_close(found, alone(model, prompts[:1], completions[:1]), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("kind", ["phi3", "llama"])
+def test_rows_that_would_scale_the_positions_of_others_are_refused(kind, packed, tmp_path):
+    """Up to 20 tokens a row has short factors of longrope, or the unscaled positions of dynamic NTK."""
+    rope: dict[str, Any] = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}
+    if kind == "phi3":
+        factors = {"short_factor": [1.0] * 4, "long_factor": [4.0, 3.0, 8.0, 2.0]}
+        rope |= {"rope_type": "longrope", "original_max_position_embeddings": 20, **factors}
+    more = {"original_max_position_embeddings": 20} if kind == "phi3" else {"max_position_embeddings": 20}
+    model = model_of(config_of(kind, rope_parameters=rope, **more), tmp_path)
+    short, mixed, long = rows(4, 15, 13), rows(4, 16, 13), rows(16, 20, 14)
+    for texts, right in ((short, True), (mixed, False), (long, kind == "phi3"), (short, True)):
+        if right:
+            found = completion_logprobs(model, *texts, CPU, packed=packed)
+            torch.testing.assert_close(found, alone(model, *texts), rtol=1e-4, atol=1e-5)
+        else:
+            with pytest.raises(
+                RolemeshError, match=r"of more than 20, changes the positions of .*\n.*max_length to 20"
+            ):
+                completion_logprobs(model, *texts, CPU, packed=packed)
+
+
 def test_a_measurement_leaves_the_model_and_the_random_generators_as_they_were(tmp_path):
     model = model_of(config_of("gpt2", resid_pdrop=0.1), tmp_path).train()
     before = torch.get_rng_state()
@@ -132,7 +154,7 @@ TOO_LARGE = "no smaller one can be made, or it takes more than tokens"
 
 @pytest.mark.soak
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "reformer"])  # it refuses evaluation mode
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "reformer"])
 def test_every_causal_model_of_transformers_gets_what_its_rows_get_alone(kind, attention, tmp_path):
     """Rows are short, or longer than windows that the measurement passes, or than those that it does not."""
     for number, (window, texts) in enumerate(((None, SHORT), (None, LONG), (6, SHORT), (20, LONG))):
@@ -146,3 +168,11 @@ def test_every_causal_model_of_transformers_gets_what_its_rows_get_alone(kind, a
                 compare(model, *texts)
         else:
             compare(model, *texts)
+
+
+@pytest.mark.soak
+def test_a_model_that_trains_only_on_rows_of_one_length_says_so(tmp_path):
+    model = model_of(config_of("reformer"), tmp_path, "eager")
+    torch.testing.assert_close(completion_logprobs(model, *SHORT, CPU), alone(model, *SHORT), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="padding your sequence length to 128"):
+        completion_logprobs(model.train(), *SHORT, CPU)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from rolemesh.errors import RolemeshError
 from rolemesh_training import attention
 from rolemesh_training.router import counts_tokens
 from rolemesh_training.tree import Ids, Packed
 
-__all__ = ["packed_inputs", "padded_inputs", "takes", "text_config"]
+__all__ = ["check_scale", "packed_inputs", "padded_inputs", "takes", "text_config"]
 
 
 def takes(model: torch.nn.Module, name: str) -> bool:
@@ -25,6 +26,33 @@ def text_config(model: torch.nn.Module) -> Any:
     """Return the config of the model's text part; None for a module without a config."""
     config = getattr(model, "config", None)
     return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
+def check_scale(model: torch.nn.Module, lengths: Sequence[int]) -> None:
+    """Raise `RolemeshError` if the model scales its rotary positions by the longest row of a pass, and one of these
+    lengths would change the results of another row."""
+    shortest, longest = min(lengths, default=0), max(lengths, default=0)
+    for kind, limit in _scales(text_config(model)):
+        said = f"a row of {longest} tokens, of more than {limit}, changes the positions of"
+        if longest > limit and kind == "dynamic":
+            raise RolemeshError(f"{said} later rows (rope_type: dynamic)", remedy=f"set max_length to {limit}")
+        if shortest <= limit < longest:
+            raise RolemeshError(
+                f"{said} a row of {shortest} tokens in the same pass (rope_type: longrope)",
+                remedy=f"set micro_batch_rows to 1, so that each row is computed alone, or max_length to {limit}",
+            )
+
+
+def _scales(config: Any) -> Iterator[tuple[str, int]]:
+    """Yield the kinds of rotary positions that depend on the longest row, each with the number of tokens up to which
+    they do not."""
+    given = getattr(config, "rope_parameters", None) or {}
+    for each in (given, *given.values()):  # of all layers, or of each kind of layer
+        kind = each.get("rope_type") if isinstance(each, dict) else None
+        if kind == "longrope":
+            yield kind, int(each.get("original_max_position_embeddings") or config.original_max_position_embeddings)
+        elif kind == "dynamic":
+            yield kind, int(config.max_position_embeddings)
 
 
 def packed_inputs(model: torch.nn.Module, layout: Packed, device: torch.device) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from rolemesh.errors import RolemeshError
-from rolemesh_training.inputs import packed_inputs, padded_inputs, takes
+from rolemesh_training.inputs import check_scale, packed_inputs, padded_inputs, takes
 from rolemesh_training.measured import fitness
 from rolemesh_training.tree import Counted, Packed, pack, rows_of, targets_of, wanted_of
 
@@ -83,6 +83,7 @@ def completion_values(
 def row_scores(model: torch.nn.Module, rows: Sequence[Any], device: torch.device) -> torch.Tensor:
     """Return a classifier's result for each row of token ids: float32, (rows, labels), differentiable. It takes one
     forward pass over rows padded on the right with the model's pad token."""
+    check_scale(model, [len(row) for row in rows])
     shape = (len(rows), max((len(row) for row in rows), default=1))
     ids, mask = np.full(shape, int(model.config.pad_token_id or 0), dtype=np.int64), np.zeros(shape, dtype=np.int64)
     for i, row in enumerate(rows):
@@ -102,6 +103,7 @@ def _layout(
     device: torch.device,
 ) -> Packed | None:
     """Return the rows packed, or None if they are to be padded."""
+    check_scale(model, [len(prompt) + len(ids) for prompt, ids in zip(prompts, completions, strict=True)])
     if not packed:
         return None
     layout = pack(prompts, completions, counted)
