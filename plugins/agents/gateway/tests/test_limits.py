@@ -126,25 +126,47 @@ def test_a_body_of_many_small_objects_is_refused_before_it_is_read_and_a_long_te
     asyncio.run(main())
 
 
-def test_long_bodies_that_do_not_end_hold_up_no_short_request_and_little_memory(gateway, says):
+def test_long_bodies_that_do_not_end_take_a_limited_memory_and_the_next_one_is_refused_at_once(gateway, says):
     async def main():
         async with gateway(lambda messages: says("yes")) as here, session(here.door) as client:
             host, port = here.door.url.split("/")[2].split(":")
             head = f"POST /{here.door.number}/v1/chat/completions HTTP/1.1\r\nHost: x\r\nx-api-key: {here.door.key}\r\n"
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            opened = [await asyncio.open_connection(host, int(port)) for _ in range(40)]
-            for _, writer in opened:
-                writer.write(head.encode() + b"Content-Length: 7999999\r\n\r\n" + b" " * 5_000_000)
-            await until(here.door.large.locked)
+            opened = []
+            for _ in range(60):
+                opened.append(await asyncio.open_connection(host, int(port)))
+                opened[-1][1].write(head.encode() + b"Content-Length: 999999\r\n\r\n" + b" " * 990_000)
+                await opened[-1][1].drain()
+            async with asyncio.timeout(10):
+                refused = await opened[-1][0].readuntil(b"\r\n\r\n")
+            assert refused.startswith(b"HTTP/1.1 429 ")
+            assert b"x-should-retry: true" in refused
+            assert sum(here.door.held.values()) <= 8_000_000
             async with client.post(f"{here.door.url}/v1/chat/completions", json=QUESTION) as answer:
                 assert answer.status == 200
             for _, writer in opened:
                 writer.transport.abort()
+            await until(lambda: not here.door.held)
             long = {"model": "m", "messages": [{"role": "user", "content": "x" * 100_000}]}
             async with client.post(f"{here.door.url}/v1/chat/completions", json=long) as answer:
                 assert answer.status == 200
-            # The client's own copies are here, too; without the limit there would be 200 MB more.
-            assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 330_000
+            # Without the limit there would be 60 MB.
+            assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 40_000
+
+    asyncio.run(main())
+
+
+def test_long_requests_that_together_have_room_are_answered_and_give_it_back(gateway, says, monkeypatch):
+    monkeypatch.setattr(server, "LARGE", 1)
+
+    async def main():
+        async with gateway(lambda messages: says("yes")) as here, session(here.door) as client:
+            long = {"model": "m", "messages": [{"role": "user", "content": "x" * 230_000}]}
+            url = f"{here.door.url}/v1/chat/completions"
+            for _ in range(3):
+                answers = await asyncio.gather(*(client.post(url, json=long) for _ in range(4)))
+                assert [answer.status for answer in answers] == [200] * 4
+            assert not here.door.held
 
     asyncio.run(main())
 

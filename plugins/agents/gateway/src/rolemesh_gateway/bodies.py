@@ -38,6 +38,9 @@ class Body:
         self._data = bytearray()
         self._undo: Any = None
 
+    def __len__(self) -> int:
+        return len(self._data)
+
     def add(self, chunk: bytes) -> None:
         """Add a chunk. A chunk of zeros, a thousand times shorter than what it means, takes no more memory either."""
         self._data += self._decoded(chunk) if self._encoding in WINDOWS and chunk else chunk

@@ -10,7 +10,6 @@ import secrets
 import socket
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from contextvars import Context
 from typing import Any
 from weakref import WeakSet
@@ -53,8 +52,8 @@ STRANGERS = 1024
 CONNECTIONS = 512
 """Maximum number of open connections of a conversation."""
 SMALL, LARGE = 1 << 16, 8
-"""Bytes of a body that needs no room, and the number of longer ones that a conversation may have in work at the same
-time. The others wait, and nobody reads them meanwhile."""
+"""Bytes of a body that needs no room, and the number of bodies of the maximum length for which a conversation has room.
+The gateway refuses a longer body for which no room is left; requests need theirs until they are answered."""
 NOTED = 64
 """Maximum number of parameters in the header that names those without effect."""
 PATHS = {"/chat/completions": CHAT, "/responses": RESPONSES, "/messages": MESSAGES}
@@ -85,7 +84,8 @@ class Door(msgspec.Struct, eq=False):
     desk: Desk
     start: Start
     connections: WeakSet[asyncio.Transport] = msgspec.field(default_factory=WeakSet)
-    large: asyncio.Semaphore = msgspec.field(default_factory=lambda: asyncio.Semaphore(LARGE))
+    held: dict[int, int] = msgspec.field(default_factory=dict)
+    """The id of a request in work → the bytes of its body, if that needs room."""
     runner: _Listening | None = None
     """The server of a socket that leads to this conversation only."""
     refused: int = 0
@@ -246,8 +246,10 @@ class Server:
         try:
             door = self._door(request, only)
             self._note(request, door)
-            async with door.large if _is_large(request) else nullcontext():
+            try:
                 return await self._route(request, door, path, anthropic)
+            finally:
+                door.held.pop(id(request), None)
         except RefusedError as error:
             meant = self._doors.get(request.match_info["number"])
             if meant is not None and only in (None, meant):
@@ -286,14 +288,14 @@ class Server:
         if path in PATHS:
             return await self._turn(request, door, PATHS[path])
         if path in COUNTS:
-            ask = self._parsed(COUNTS[path], {"max_tokens": 1, "model": "", **await self._body(request)}, False)
+            ask = self._parsed(COUNTS[path], {"max_tokens": 1, "model": "", **await self._body(request, door)}, False)
             told = {} if path == "/messages/count_tokens" else {"object": "response.input_tokens"}
             return web.json_response({**told, "input_tokens": await door.desk.ask(Count(ask))})
         if path == "/reward":
-            await door.desk.ask(_reward(await self._body(request)))
+            await door.desk.ask(_reward(await self._body(request, door)))
             return web.json_response({})
         if path == "/call":
-            seen = await door.desk.ask(_call(await self._body(request)))
+            seen = await door.desk.ask(_call(await self._body(request, door)))
             return web.json_response({"content": seen.content, "done": seen.done})
         if path == "/start":
             tools = [tool.as_function() for tool in door.start.tools]
@@ -331,7 +333,7 @@ class Server:
     async def _turn(self, request: web.Request, door: Door, api: Api) -> web.StreamResponse:
         again = request.headers.get("x-stainless-retry-count", "0") not in ("", "0")
         door.missed = "the program left before it"
-        ask = self._parsed(api, await self._body(request), again)
+        ask = self._parsed(api, await self._body(request, door), again)
         if ask.stream:
             return await self._stream(request, door, api, ask)
         answer: Answer = await door.desk.ask(ask)
@@ -383,19 +385,30 @@ class Server:
             raise
         return response
 
-    async def _body(self, request: web.Request) -> Mapping[str, Any]:
+    async def _body(self, request: web.Request, door: Door) -> Mapping[str, Any]:
         body = Body(request.headers.get("Content-Encoding", ""), self._most_bytes)
         # Not `request.read()`: an open connection would hold the body until its next request.
         try:
             async with asyncio.timeout(BODY_S):
                 async for chunk in request.content.iter_any():
                     body.add(chunk)
+                    self._hold(request, door, len(body))
         except TimeoutError:
             raise RefusedError(408, f"the body did not arrive within {BODY_S:g} s") from None
         except (web.RequestPayloadError, HttpProcessingError) as error:
             told = " ".join(str(error).split())[:200]
             raise RefusedError(400, f"the body is not encoded as its head says: {told}") from None
         return body.value()
+
+    def _hold(self, request: web.Request, door: Door, size: int) -> None:
+        """Count the bytes of a body, of which `size` have arrived."""
+        if size <= SMALL:
+            return
+        door.held[id(request)] = size
+        if sum(door.held.values()) > LARGE * self._most_bytes:
+            room = f"{LARGE * self._most_bytes / 1e6:g} MB"
+            reason = f"the requests of this conversation that wait for answers have {room}; send this one after them"
+            raise RefusedError(429, reason, retry=True)
 
 
 def _form(request: web.Request) -> tuple[str, bool]:
@@ -404,12 +417,6 @@ def _form(request: web.Request) -> tuple[str, bool]:
     while path.startswith("/v1/"):
         path = path[3:]
     return path, "anthropic-version" in request.headers or path.startswith("/messages")
-
-
-def _is_large(request: web.Request) -> bool:
-    """Whether the body of a request may be long. Nobody knows before how long an encoded one becomes."""
-    encoded = request.headers.get("Content-Encoding", "").strip().lower() not in ("", "identity")
-    return request.body_exists and (encoded or request.content_length is None or request.content_length > SMALL)
 
 
 def _refused(error: RefusedError, anthropic: bool) -> web.Response:
