@@ -184,8 +184,9 @@ class Workload:
     when it gets there."""
     own_signals: ClassVar[bool] = False
     """True: the ranks' own code handles signals. When the job stops, the agent sends all of them
-    the signal at once, and they have the whole ``stop_grace_s``. False: only a rank that takes
-    longer than half of it gets SIGTERM."""
+    the signal at once, and they have the whole ``stop_grace_s``; before a recovery starts a rank
+    again, SIGTERM and the same time. False: only a rank that takes longer than half of it gets
+    SIGTERM, and only when the job stops."""
     preload: ClassVar[Sequence[str]] = ()
     """Modules that the zygote imports before it forks ranks. They must not start threads or use a
     GPU."""

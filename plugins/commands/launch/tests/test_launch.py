@@ -44,6 +44,7 @@ told |= {
     "signals": [str(signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)],
     "streams": [str(each.name) for each in (sys.stdin, sys.stdout, sys.stderr)], "builtins": str(__builtins__),
     "debugger": sys.breakpointhook is sys.__breakpointhook__, "loader": __loader__.path,
+    "finders": [getattr(each, "__name__", type(each).__name__) for each in sys.meta_path],
 }
 os.chdir(told["cwd"])
 Path(f"told-{os.environ['RANK']}.json").write_text(json.dumps(told))
@@ -164,7 +165,7 @@ while not os.path.exists("go"):
     time.sleep(0.05)
 """
 TORCHRUN_ONLY = {"LC_CTYPE"}
-ROLEMESH_ONLY = {"ROLEMESH_JOB", "CUDA_VISIBLE_DEVICES"}
+ROLEMESH_ONLY = {"ROLEMESH_JOB"}
 DIFFERENT = {"MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RUN_ID"}
 """Variables that differ between two runs of torchrun as well."""
 
@@ -303,6 +304,7 @@ def test_a_script_that_fails_fails_the_command(folder: Path, how: str, why: str)
     assert "rank 1 has ended" in done.stdout
     assert "rolemesh_launch/" not in done.stderr, "its own frames only"
     if how == "exit":
+        assert "Traceback" not in done.stderr
         assert (folder / "lives").read_text() == "xx"
 
 

@@ -105,7 +105,7 @@ while not (os.path.exists("ready-0") and os.path.exists("ready-1")):
     time.sleep(0.01)
 if os.environ["RANK"] == "1":
     raise ValueError("no such column")
-time.sleep(60)
+time.sleep(float(sys.argv[1]))
 """
 
 
@@ -192,11 +192,28 @@ def test_a_signal_while_the_job_starts_leaves_no_job(tmp_path: Path, name: str) 
 def test_when_a_worker_fails_the_others_have_time_to_save(tmp_path: Path) -> None:
     (tmp_path / "fails.py").write_text(FAILS)
     plain = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
-    command = [str(BIN / "rolemesh"), "launch", "--nproc-per-node", "2", "fails.py"]
+    command = [str(BIN / "rolemesh"), "launch", "--nproc-per-node", "2", "fails.py", "60"]
     done = subprocess.run(command, cwd=tmp_path, env=plain, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 1
     assert "no such column" in done.stderr
     assert (tmp_path / "saved-0").exists(), "as under torchrun"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("rank", [0, 1])
+def test_before_a_restart_the_other_workers_have_time_to_save(tmp_path: Path, rank: int) -> None:
+    first = f'== "{rank}" and not os.path.exists("saved-{1 - rank}")'
+    (tmp_path / "fails.py").write_text(FAILS.replace('== "1"', first))
+    plain = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+    left = []
+    for command in (("torchrun",), ("rolemesh", "launch")):
+        words = [str(BIN / command[0]), *command[1:], "--max-restarts", "1", "--nproc-per-node", "2", "fails.py", "2"]
+        done = subprocess.run(words, cwd=tmp_path, env=plain, capture_output=True, text=True, timeout=100, check=False)
+        assert done.returncode == 0, done.stderr
+        left.append(sorted(path.name for path in tmp_path.glob("saved-*")))
+        for path in (*tmp_path.glob("saved-*"), *tmp_path.glob("ready-*")):
+            path.unlink()
+    assert left == [[f"saved-{1 - rank}"]] * 2
 
 
 def test_a_signal_that_comes_while_the_script_pauses_waits_for_it() -> None:

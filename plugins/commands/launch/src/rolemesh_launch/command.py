@@ -248,7 +248,10 @@ def launch(
         role_name=role,
         hang_after_s=hang_after or None,
         threads=per_node == 1 and "OMP_NUM_THREADS" not in {**os.environ, **early.variables},
-        environment={name: os.environ.get(name, one_thread.get(name)) for name in (*OWN_VARIABLES, *early.variables)}
+        environment={
+            name: os.environ.get(name, one_thread.get(name))
+            for name in (*OWN_VARIABLES, *early.variables, *(("CUDA_VISIBLE_DEVICES",) if here else ()))
+        }
         | told,
         early=early.variables,
         preload=early.known,

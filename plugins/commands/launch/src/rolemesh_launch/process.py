@@ -30,7 +30,8 @@ def as_python_starts(folder: str | os.PathLike[str]) -> None:
     data folder ``datasets``, for example, must not hide the package of that name. rolemesh's handlers leave the root
     logger, because they would disable the script's ``logging.basicConfig``. Random generators get a new seed, because
     all ranks are forked from one process with the same state. SIGINT raises `KeyboardInterrupt`, and SIGTERM ends the
-    process, unless the command ignores them. ``breakpoint()`` starts a debugger.
+    process, unless the command ignores them. ``breakpoint()`` starts a debugger. Only Python's own finders look for the
+    script's modules.
     """
     kept = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     ours = {os.path.abspath(folder), os.getcwd()}
@@ -45,6 +46,7 @@ def as_python_starts(folder: str | os.PathLike[str]) -> None:
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if MARKER in os.environ:
+        sys.meta_path[:] = [each for each in sys.meta_path if not each.__module__.startswith("rolemesh.")]
         signal.signal(signal.SIGTERM, signal.SIG_IGN if _ignores(os.getppid(), signal.SIGTERM) else signal.SIG_DFL)
     sys.breakpointhook = sys.__breakpointhook__
     if (torch := sys.modules.get("torch")) is not None:

@@ -29,7 +29,7 @@ from greenlet import getcurrent, greenlet
 from rolemesh.errors import RolemeshError
 from rolemesh_launch.process import as_python_ends
 from rolemesh_launch.signals import STOPPING, Held
-from rolemesh_processes.signals import handle_unless_ignored, pass_over
+from rolemesh_processes.signals import REPLACED, handle_unless_ignored, pass_over
 
 __all__ = ["How", "Program", "ProgramExit", "trim"]
 
@@ -58,12 +58,15 @@ class Program:
         self._greenlet = greenlet(self._run)
         self._held = Held()
         self._pid, self._thread, self._code = os.getpid(), threading.get_ident(), 0
+        self._leave_process = os._exit
         self._away = threading.Event()
         self.ending = False
         """True if the job stops."""
         self.ended = False
         self.dismissed = False
         """True if the job stopped after the script's end."""
+        self._replaced = False
+        """True if a recovery replaces this process. It ends with the script."""
         self.left = False
         """True if the script left with ``os._exit`` or ``exec``. None of its code runs any more, not even at exit."""
 
@@ -79,9 +82,18 @@ class Program:
             if self.ended:
                 for number in STOPPING:
                     handle_unless_ignored(number, self._dismiss)
+                self._end_if_replaced()
 
     def _dismiss(self, *_: object) -> None:
         self.dismissed = True
+
+    def _replace(self, *_: object) -> None:
+        self._replaced = True
+        self._end_if_replaced()
+
+    def _end_if_replaced(self) -> None:
+        if self._replaced and self.ended and not self.forked:
+            self._leave_process(0)
 
     @property
     def here(self) -> bool:
@@ -141,7 +153,7 @@ class Program:
         ``os._exit(0)`` ends the script. ``os.exec*`` runs the new program beside this process, and ends the script with
         its exit code. Processes that the script forks, and other exit codes, really end.
         """
-        leave, become = os._exit, os.execve
+        leave, become = self._leave_process, os.execve
 
         def stays() -> bool:
             ours = threading.get_ident() == self._thread and getcurrent() is self._greenlet.parent
@@ -163,6 +175,7 @@ class Program:
 
         os._exit, os.execve, os.execv = _exit, execve, execv
         signal.signal(LEAVE, lambda *_: self._greenlet.parent.switch())
+        signal.signal(REPLACED, self._replace)
 
     def _leave(self, code: int, leave: Callable[[int], NoReturn]) -> NoReturn:
         """End the script from any of its threads. None of them continues."""

@@ -129,6 +129,8 @@ class Script(Workload):
         os.environ.update(variables(worker))
         self._see_devices()
         for name, value in options.environment.items():
+            if name == "CUDA_VISIBLE_DEVICES" and ctx.gpus:
+                continue  # the devices of the plan
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
         if "PWD" in os.environ:
             os.environ["PWD"] = os.getcwd()

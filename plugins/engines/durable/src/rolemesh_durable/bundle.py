@@ -161,7 +161,7 @@ def _job_config(
         keys=new_keys(),
         snapshots=snapshot_plan(options.snapshots, bool(spec.failover), resumes=resumes, stateful=bool(stateful)),
         stateful=stateful,
-        own_signals=tuple(name for name, selected in selection.roles.items() if selected.cls.own_signals),
+        own_signals={name: options.stop_grace_s for name, s in selection.roles.items() if s.cls.own_signals},
         varying=tuple(n for n, s in selection.roles.items() if n in varying or s.cls.varies(s.options)),
         unrepeated=tuple(n for n in stateful if not (s := selection.roles[n]).cls.repeats(s.options)),
         trust_pickles=trust_pickles,

@@ -7,8 +7,11 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeAlias
 
-__all__ = ["handle_unless_ignored", "pass_over"]
+__all__ = ["REPLACED", "handle_unless_ignored", "pass_over"]
 
+REPLACED = signal.SIGRTMAX - 6
+"""The agent sends it after SIGTERM to a rank that a recovery replaces, if the rank's own code handles signals. By
+default it ends the process. A rank whose code needs time for its end has to handle it."""
 Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 
 

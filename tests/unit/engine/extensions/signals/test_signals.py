@@ -14,6 +14,7 @@ import pytest
 from tests.unit.engine.extensions.agent_process import FakeAgent
 from tests.unit.engine.extensions.master_shell import FakeShell, running
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.extensions.signals.agent import Signaller
 from rolemesh_durable.extensions.signals.master import SignalAsked
 from rolemesh_durable.extensions.signals.messages import Signal
@@ -23,6 +24,7 @@ from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as ae
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.part_messages import unpacked
+from rolemesh_processes.signals import REPLACED
 
 LEAVES_A_CHILD = """
 import os, signal, time
@@ -37,9 +39,17 @@ print("ready", flush=True)
 time.sleep(60)
 """
 
+HANDLES = f"""
+import signal, time
+signal.signal(signal.SIGTERM, lambda *_: print("SIGTERM", flush=True))
+signal.signal({REPLACED}, lambda *_: print("REPLACED", flush=True))
+print("ready", flush=True)
+time.sleep(60)
+"""
+
 
 def signaller(agent: FakeAgent, *roles: str) -> Signaller:
-    config: Any = SimpleNamespace(job=SimpleNamespace(own_signals=roles))
+    config: Any = SimpleNamespace(job=SimpleNamespace(own_signals=dict.fromkeys(roles, 60.0)))
     return Signaller(agent.process._replace(config=config))
 
 
@@ -79,6 +89,28 @@ def test_a_stopping_rank_gets_the_signal_once_and_the_child_that_it_leaves_may_e
         part.look()
         part.close()
         assert rank.stdout.read() == "saved\n"
+
+
+def test_a_rank_that_a_recovery_replaces_has_time_to_end(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HANDLES]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as rank:
+        assert rank.stdout is not None
+        assert rank.stdout.readline() == "ready\n"
+        agent = FakeAgent(tmp_path, rank.pid)
+        part, start = signaller(agent, "work"), agent.machine.ranks[RankRef("work", 0)].start
+        assert part.ends(start)
+        assert part.ends(start), "once is enough"
+        part.look()
+        assert agent.done == []
+        assert {rank.stdout.readline(), rank.stdout.readline()} == {"SIGTERM\n", "REPLACED\n"}
+        part._until[start] = 0.0
+        part.look()
+        assert agent.done == [("kill", start)]
+        assert not part.ends(start)
+        part.gone(start)
+        assert rank.wait() == -signal.SIGKILL
+        assert rank.stdout.read() == ""
+        assert not signaller(agent, "other").ends(start)
 
 
 def test_a_rank_without_signals_of_its_own_gets_none(tmp_path: Path) -> None:

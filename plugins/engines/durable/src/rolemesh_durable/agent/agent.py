@@ -224,7 +224,7 @@ class Agent:
                 if not self._parts.fetch(launch):
                     self._put(e.Fetched(*launch.start, error="no extension fetches snapshots from other agents"))
             case e.Kill():
-                if not self._zygotes.kill(effect.start):
+                if not (any(ends(effect.start) for ends in self._parts.ends) or self._zygotes.kill(effect.start)):
                     self._gone(Death(effect.start, exit_code=0))
             case e.Terminate(role=role, patience_s=patience_s) if role not in self.config.job.own_signals:
                 self._status_pages.stopping(effect.ref, patience_s)

@@ -38,6 +38,7 @@ class Parts:
         self.close = overriding(AgentPart, parts, "close")
         self.forget = overriding(AgentPart, parts, "forget")
         self._durable = overriding(AgentPart, parts, "durable")
+        self.ends = overriding(AgentPart, parts, "ends")
         self._fetch = overriding(AgentPart, parts, "fetch")
         self._look = overriding(AgentPart, parts, "look")
         self._starting = overriding(AgentPart, parts, "starting")

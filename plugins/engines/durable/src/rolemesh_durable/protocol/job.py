@@ -66,8 +66,8 @@ class JobConfig(JobShape, frozen=True, kw_only=True):
     keys: TransportKeys
     stateful: tuple[str, ...] = ()
     """Roles whose workload keeps state; the others are restored by replay."""
-    own_signals: tuple[str, ...] = ()
-    """Roles whose own code handles signals: see `Workload.own_signals`."""
+    own_signals: dict[str, float] = msgspec.field(default_factory=dict)
+    """Roles whose own code handles signals, with the seconds that they have to end: see `Workload.own_signals`."""
     trust_pickles: bool = False
     """True if ranks may read pickled objects in the snapshot from which the job was resumed."""
     plugins: dict[str, dict[str, PluginUse]] = msgspec.field(default_factory=dict)

@@ -18,6 +18,7 @@ import msgspec
 from rolemesh.api.failures import Failure
 from rolemesh.api.import_ref import import_paths
 from rolemesh.api.workload import RankContext, Rendezvous, Workload
+from rolemesh.errors import RolemeshError
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh_dataplane.transports import Site, Transport
 from rolemesh_durable.protocol import messages as m
@@ -260,18 +261,13 @@ class _Rank:
 
     def _report(self, error: BaseException, operator: str, step: int) -> None:
         text = user_traceback(error, ENGINE)
-        print(text or "".join(traceback.format_exception(error)), file=sys.stderr, flush=True)
+        known = isinstance(error, RolemeshError)
+        shown = text or (summarize(error) if known else "".join(traceback.format_exception(error)))
+        print(shown, file=sys.stderr, flush=True)
         failure = Failure(
-            "log_lost" if isinstance(error, LogLost) else cause_of(error),
-            self.launch.role,
-            self.launch.rank,
-            self.start.node,
-            operator,
-            step,
-            summarize(error),
-            text,
-            generation=self.launch.generation,
-        )
+            "log_lost" if isinstance(error, LogLost) else cause_of(error), self.launch.role, self.launch.rank,
+            self.start.node, operator, step, summarize(error), text, generation=self.launch.generation,
+        )  # fmt: skip
         self._say(m.RankFailed(failure))
 
     def _say(self, message: m.RankToAgent) -> None:

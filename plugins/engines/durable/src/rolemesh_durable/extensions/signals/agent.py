@@ -1,4 +1,4 @@
-"""The agent's part: it sends all ranks with signals of their own one signal at once, as soon as the job stops."""
+"""The agent's part: ranks with signals of their own get one at once when the job stops or a recovery replaces them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rolemesh_durable.extensions.signals.messages import Signal
 from rolemesh_durable.protocol.agent.part import AgentPart, AgentProcess, Seen
 from rolemesh_durable.protocol.refs import StartRef
 from rolemesh_processes.facts import in_group
+from rolemesh_processes.signals import REPLACED
 
 __all__ = ["Signaller"]
 
@@ -26,6 +27,8 @@ class Signaller(AgentPart):
 
     They have the rest of the time that a rank has to stop (`stop_grace_s`). So the child of a shell script, which does
     not wait for it, may still write its checkpoint.
+
+    A rank that a recovery replaces gets SIGTERM, and `REPLACED`, and has the same time.
     """
 
     def __init__(self, process: AgentProcess) -> None:
@@ -33,6 +36,8 @@ class Signaller(AgentPart):
         self._number: int = signal.SIGTERM
         self._sent: dict[StartRef, int] = {}
         """The ranks that have got the signal, with their process groups."""
+        self._until: dict[StartRef, float] = {}
+        """The ranks that a recovery replaces, with the times at which they are killed."""
 
     def messages(self) -> Mapping[type, Callable[[Any], None]]:
         """The signal that a person has sent."""
@@ -41,17 +46,42 @@ class Signaller(AgentPart):
     def _learn(self, told: Signal) -> None:
         self._number = told.number
 
+    def ends(self, start: StartRef) -> bool:
+        """Send a rank that a recovery replaces SIGTERM, and let it end."""
+        machine, job = self._process.machine(), self._process.config.job
+        rank, now = machine.ranks[start.ref], time.monotonic()
+        if machine.lifetime.stopping or start.role not in job.own_signals or rank.hello is None:
+            return False
+        if start not in self._sent:
+            self._until[start] = now + job.own_signals[start.role]
+            self._send(start, rank.hello.pid, signal.SIGTERM)
+            with suppress(ProcessLookupError):
+                os.kill(rank.hello.pid, REPLACED)
+        return now < self._until.get(start, now)
+
+    def gone(self, start: StartRef) -> None:
+        """End what a replaced rank leaves behind."""
+        if self._until.pop(start, None) is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._sent[start], signal.SIGKILL)
+
     def look(self) -> Seen:
-        """If the job stops, send the signal to the ranks that have not got it."""
-        machine = self._process.machine()
+        """If the job stops, send the signal to the ranks that have not got it. Kill those whose time is over."""
+        machine, now = self._process.machine(), time.monotonic()
         if machine.lifetime.stopping:
             for rank in machine.ranks.values():
                 own = rank.launch.role in self._process.config.job.own_signals
                 if own and rank.alive and rank.hello is not None and rank.start not in self._sent:
-                    self._sent[rank.start] = rank.hello.pid
-                    with suppress(ProcessLookupError):
-                        os.killpg(rank.hello.pid, self._number)
+                    self._send(rank.start, rank.hello.pid, self._number)
+        else:
+            for start in [start for start, until in self._until.items() if until < now]:
+                self._process.processes.kill(start)
         return Seen()
+
+    def _send(self, start: StartRef, pid: int, number: int) -> None:
+        self._sent[start] = pid
+        with suppress(ProcessLookupError):
+            os.killpg(pid, number)
 
     def close(self) -> None:
         """The ranks are gone: wait for the other processes that have got the signal, until the time is over."""

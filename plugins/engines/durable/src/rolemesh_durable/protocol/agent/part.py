@@ -103,6 +103,10 @@ class AgentPart:
         """
         return {}
 
+    def ends(self, start: StartRef) -> bool:
+        """A rank is about to be killed. Return True if the part ends it instead. Called again until it is gone."""
+        return False
+
     def gone(self, start: StartRef) -> None:
         """A rank has no process any more, or could not start."""
 
