@@ -136,23 +136,26 @@ class RankContext(Generic[O]):
 
     def metric(self, /, **values: float) -> None:
         """Report quantities (loss, reward) to average over calls, ranks and steps."""
-        self.port.metric(values, self._item.get())
+        self.port.metric(_text(values), self._item.get())
 
     def count(self, /, **values: float) -> None:
         """Report quantities (tokens, samples) to add up over calls, ranks and steps."""
-        self.port.count(values, self._item.get())
+        self.port.count(_text(values), self._item.get())
 
     def record(self, /, **values: Any) -> None:
         """Attach JSON values (example answers, tables) to the step's line in ``metrics.jsonl``.
 
+        Half of a surrogate pair becomes its escape, such as ``\\ud800``, as in names of metrics.
         Raises `TypeError` for a value that JSON cannot express.
         """
         for name, value in values.items():
             try:
                 msgspec.msgpack.encode(value)
+            except UnicodeEncodeError:
+                values[name] = _text(msgspec.to_builtins(value))
             except (TypeError, OverflowError, RecursionError) as error:
                 raise TypeError(f"record {name!r} is no JSON value: {error}") from None
-        self.port.record(values)
+        self.port.record({_text(name): value for name, value in values.items()})
 
     def warn(self, text: str) -> None:
         """Warn the user of something that is probably unintended. Observers show the text, and the
@@ -170,7 +173,7 @@ class RankContext(Generic[O]):
 
         Operators run until then, those of this rank included. Further calls change nothing.
         """
-        self.port.finish(reason or "it called finish()")
+        self.port.finish(_text(reason) or "it called finish()")
 
     def progress(self, done: int, total: int = 0) -> bool:
         """Show how far a long operator is: `done` of `total` (0: unknown).
@@ -229,6 +232,15 @@ class RankContext(Generic[O]):
     def rng(self, *keys: object) -> np.random.Generator:
         """A numpy generator seeded with `seed_for(*keys)`."""
         return np.random.default_rng(self.seed_for(*keys))
+
+
+def _text(value: Any) -> Any:
+    """Return `value` with escapes for halves of surrogate pairs, which UTF-8 cannot express."""
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {_text(name): _text(each) for name, each in value.items()}
+    return [*map(_text, value)] if isinstance(value, list | tuple) else value
 
 
 @contextmanager

@@ -11,16 +11,8 @@ from typing import Any
 
 from rolemesh.errors import Problems, RolemeshError
 
-CONTROLS = {
-    code: ascii(chr(code))[1:-1]
-    for code in (
-        *range(9),
-        *range(11, 32),
-        *range(127, 160),
-        *range(8234, 8239),
-        *range(8294, 8298),
-    )
-}
+_CONTROLS = (*range(9), *range(11, 32), *range(127, 160), *range(8234, 8239), *range(8294, 8298))
+CONTROLS = {code: ascii(chr(code))[1:-1] for code in _CONTROLS}
 """Escapes of the characters that steer a terminal or turn the direction of text."""
 
 

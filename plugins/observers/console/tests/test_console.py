@@ -234,6 +234,14 @@ def test_a_warning_that_an_event_has_told_is_told_once_whichever_comes_first() -
         assert len(lines) == 2
 
 
+def test_a_line_of_a_million_characters_is_cut() -> None:
+    observer, out, _ = plain()
+    observer.job_started(info())
+    observer.status(replace(status(), warnings=("x" * 1_000_000,)))
+    assert out.getvalue().endswith("xxx …\n")
+    assert len(out.getvalue()) < 21_000
+
+
 def test_in_a_pipe_nothing_is_coloured_or_moved() -> None:
     observer, out, _ = plain()
     observer.job_started(info())

@@ -6,8 +6,11 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rolemesh import Batch, RankContext, RolemeshError
 from rolemesh.api.partition import Balanced
@@ -15,6 +18,7 @@ from rolemesh.api.plugin import NoOptions
 from rolemesh.api.port import LocalPort, RankPort
 from rolemesh.api.service import CalledBy
 from rolemesh_runtime.items import Items
+from rolemesh_runtime.operator_failure import MOST_TEXT, summarize, user_traceback
 
 
 class Port:
@@ -127,3 +131,44 @@ def test_a_record_that_json_cannot_express_never_reaches_the_engine() -> None:
     with pytest.raises(TypeError, match="record 'bad' is no JSON value"):
         RankContext(options=NoOptions(), port=port).record(good=1, bad=object())
     assert port.asked == []
+
+
+TEXTS = st.text(st.characters(exclude_categories=()))
+"""Texts with halves of surrogate pairs, too, which UTF-8 cannot express."""
+
+
+class Text(str):
+    """A text of a class of the user's own."""
+
+
+@given(st.lists(TEXTS, unique=True), TEXTS)
+def test_names_and_texts_of_all_kinds_can_be_written(names: list[str], text: str) -> None:
+    port = LocalPort()
+    ctx = RankContext(options=NoOptions(), port=port)
+    for name in names:
+        ctx.metric(**{name: 1.0})
+        ctx.metric(**{Text(name): 1.0})
+        ctx.count(**{name: 1.0})
+        ctx.record(**{name: [(text, {text: {"nested": [text]}})]})
+    ctx.warn(text)
+    ctx.finish(text)
+    told = (port.means, port.sums, port.records, port.finishing)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(told)) == msgspec.json.decode(msgspec.json.encode(told))
+    escaped = {name.encode(errors="backslashreplace").decode() for name in names}
+    assert set(port.means) == set(port.sums) == escaped
+    assert port.records["warning role/0 #1"] == text.encode(errors="backslashreplace").decode()
+
+
+@given(TEXTS, st.booleans())
+def test_an_exception_of_any_text_can_be_told(text: str, known: bool) -> None:
+    error = RolemeshError(text, remedy=text) if known else ValueError(text)
+    error.add_note(text)
+    for told in (summarize(error), user_traceback(error, "/nowhere")):
+        told.encode()
+
+
+def test_an_exception_of_a_million_characters_is_told_without_its_middle() -> None:
+    told = summarize(ValueError("a" + "x" * 1_000_000 + "z"))
+    assert told.startswith("ValueError: ax")
+    assert told.endswith("xz")
+    assert len(told) < MOST_TEXT + 100

@@ -11,6 +11,8 @@ from rolemesh.api.failures import Cause
 from rolemesh.errors import RolemeshError
 from rolemesh_runtime.breaches import is_breach
 
+MOST_TEXT = 50_000
+"""Maximum number of characters of an exception that a failure tells."""
 _OURS = tuple(f"{folder}/" for folder in (Path(errors.__file__).parent, Path(__file__).parent))
 
 
@@ -34,9 +36,9 @@ def summarize(error: BaseException) -> str:
     """Return the exception's type and message as Python prints them; for the kernel's own errors
     only the message. Its notes follow, a line each."""
     if isinstance(error, RolemeshError):
-        return "\n".join((str(error), *getattr(error, "__notes__", ())))
+        return _text("\n".join((str(error), *getattr(error, "__notes__", ()))))
     lines = "".join(traceback.format_exception_only(error)).rstrip().splitlines()
-    return "\n".join(line.rstrip() for line in lines)
+    return _text("\n".join(line.rstrip() for line in lines))
 
 
 def user_traceback(error: BaseException, engine: str) -> str:
@@ -55,4 +57,12 @@ def user_traceback(error: BaseException, engine: str) -> str:
         part.stack = traceback.StackSummary.from_list(theirs)
         found = found or bool(part.stack)
         todo += [part.__cause__, part.__context__]
-    return "".join(formatted.format()) if found else ""
+    return _text("".join(formatted.format())) if found else ""
+
+
+def _text(told: str) -> str:
+    """Return `told` with escapes for halves of surrogate pairs; of a longer one than `MOST_TEXT` without its middle."""
+    end = MOST_TEXT // 2
+    if len(told) > MOST_TEXT:
+        told = f"{told[:end]}\n[{len(told) - MOST_TEXT} characters are left out]\n{told[-end:]}"
+    return told.encode(errors="backslashreplace").decode()

@@ -26,6 +26,8 @@ __all__ = ["ConsoleObserver", "ConsoleOptions"]
 
 PLAIN_WIDTH = 120
 PLAIN_INTERVAL_S = 1.0
+MOST_TEXT = 20_000
+"""Maximum number of characters of a line, which may be a traceback or a user's text."""
 _WARNING = re.compile(r"warning (\S+) #\d+")
 """Pattern of the name of a record that `RankContext.warn` makes."""
 _NUMBERS = re.compile(r"\d+")
@@ -149,7 +151,8 @@ class ConsoleObserver(Observer):
         if line != self._said:
             self._said = line
             self._printed = self._now()
-            self._console.print(Text(line), soft_wrap=True)
+            shown = line if len(line) <= MOST_TEXT else f"{line[:MOST_TEXT]} …"
+            self._console.print(Text(shown), soft_wrap=True)
 
     def _warn(self, warnings: tuple[str, ...]) -> None:
         """Print new warnings. A warning that only counts up is not new, and events have told of others."""
