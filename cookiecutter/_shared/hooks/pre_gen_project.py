@@ -31,7 +31,7 @@ GROUPS = (
 )  # fmt: skip
 """The kernel's own entry-point groups, without ``rolemesh.``."""
 YAML_WORDS = ("false", "no", "null", "off", "on", "true", "yes")
-LONGEST = 40
+LONGEST = 32
 
 
 def problems(name, author, email, description):

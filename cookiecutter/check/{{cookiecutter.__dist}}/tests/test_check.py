@@ -1,4 +1,4 @@
-"""It measures as many files as it is told, and a folder that cannot be written to fails with its name."""
+"""The check measures the given number of files, and fails with the name of a folder that it cannot write to."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Messages of the hardware make a node suspect, hopeless ones end the job, and of others nothing is said."""
+"""Messages of the hardware make a node suspect, hopeless ones end the job, and others have no verdict."""
 
 import pytest
 from rolemesh import Failure, JobView

@@ -17,5 +17,6 @@ def test_little_room_is_a_warning_with_a_remedy(free_gb: float, status: str) -> 
 
 def test_a_cache_that_is_not_there_yet_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "not" / "yet"))
-    [finding] = {{ cookiecutter.__class }}({{ cookiecutter.__class }}.Options()).examine()
+    examination = {{ cookiecutter.__class }}({{ cookiecutter.__class }}.Options())
+    [finding] = examination.examine()
     assert str(tmp_path / "not" / "yet") in finding.what

@@ -1,4 +1,4 @@
-"""What dies for the first time starts again; what dies again too soon is passed on, and patience doubles."""
+"""A rank starts again after its first death. The next level has one that dies too soon; patience doubles."""
 
 import pytest
 from rolemesh import Attempt, Failure, JobView, RankRef, RankView

@@ -40,7 +40,7 @@ def said(content: str, *calls: ToolCall, finish: str = "stop", unparsed: tuple[s
 
 
 def held(checks: int, *turns: Turn) -> list[Any]:
-    """What the harness does in a conversation with these turns."""
+    """Return the harness's calls in a conversation with these turns."""
     talk: Any = Talk(*turns)
     options = {{ cookiecutter.__class }}.Options(checks=checks, text="Check.")
     harness = {{ cookiecutter.__class }}(options)

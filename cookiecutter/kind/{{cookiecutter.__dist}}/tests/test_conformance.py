@@ -4,7 +4,7 @@ from {{ cookiecutter.__pkg }}.conformance import BrevityConformance, Conformance
 
 
 class TestConformance(Conformance):
-    """Here pytest finds them; what they are given stands in the class that the wheel ships."""
+    """The tests that pytest finds; the class in the wheel has their data."""
 
 
 class TestBrevity(BrevityConformance):

@@ -1,4 +1,4 @@
-"""Ranks go to the nodes in turn; what does not fit goes on to the next node, or is told."""
+"""Ranks go to the nodes in turn; a rank that does not fit goes to the next node, or has no place."""
 
 import pytest
 from rolemesh import ClusterView, NodeView, PlacementError, PlacementPlan, PlacementRequest, RoleRequest

@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 from tests.installed import listed
+from tests.language import check
+from tests.prose import in_document, in_python
 
 from rolemesh import cli
 from rolemesh_new.command import KINDS
 
-LONG = "a-name-that-is-as-long-as-a-name-can-be0"
+LONG = "anamewithoutdashesaslongasitcan0"
 
 
 @pytest.fixture(autouse=True)
@@ -40,9 +42,9 @@ def project(repository: Path) -> dict[str, Any]:
 def test_a_new_plugin_is_clean_and_formatted_for_any_length_of_the_name(name: str, here: Path) -> None:
     for kind in KINDS:
         assert cli.main(["new", kind, name, "--into", kind]) == 0
-    for check in (["check"], ["format", "--check"]):
+    for how in (["check"], ["format", "--check"]):
         done = subprocess.run(
-            [sys.executable, "-m", "ruff", *check, "--no-cache", "."],
+            [sys.executable, "-m", "ruff", *how, "--no-cache", "."],
             cwd=here,
             capture_output=True,
             text=True,
@@ -50,6 +52,36 @@ def test_a_new_plugin_is_clean_and_formatted_for_any_length_of_the_name(name: st
             check=False,
         )
         assert done.returncode == 0, done.stdout
+
+
+def test_a_new_plugin_is_written_by_the_rules_for_our_own(here: Path) -> None:
+    for kind in KINDS:
+        assert cli.main(["new", kind, "x", "--into", kind]) == 0
+    documents = [(path, in_document(path.read_text())) for path in here.rglob("*.md")]
+    code = [(path, in_python(path.read_text())) for path in here.rglob("*.py")]
+    assert not [found for path, texts in documents + code for text in texts for found in check(text, str(path))]
+
+
+@pytest.mark.soak
+def test_a_new_plugin_has_the_types_that_it_says(here: Path, tmp_path: Path) -> None:
+    for kind in KINDS:
+        assert cli.main(["new", kind, "x", "--into", kind]) == 0
+        done = subprocess.run(
+            [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path / "cache")],
+            cwd=here / kind / "rolemesh-x",
+            env={**os.environ, "MYPYPATH": "src"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(("description", "sentence"), [("Does it", "Does it."), ("Does it.", "Does it.")])
+def test_a_description_becomes_one_sentence(description: str, sentence: str, here: Path) -> None:
+    assert cli.main(["new", "workload", "x", "--description", description]) == 0
+    assert (here / "rolemesh-x/README.md").read_text().splitlines()[2] == sentence
 
 
 def test_it_prints_what_to_do_next_and_every_file_is_there(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,7 +120,7 @@ def test_it_prints_what_to_do_next_and_every_file_is_there(here: Path, capsys: p
         ("1st", "is no plugin name", "for example 'st'"),
         ("../up", "is no plugin name", "for example 'up'"),
         ("", "is no plugin name", "for example 'my-plugin'"),
-        ("x" * 41, "has 41 letters", "at most 40"),
+        ("x" * 41, "has 41 letters", "at most 32"),
         ("class", "is a word of Python", "'my-class'"),
         ("true", "YAML reads it as another value", "'my-true'"),
         ("process", "is a plugin that rolemesh has already", "'my-process'"),

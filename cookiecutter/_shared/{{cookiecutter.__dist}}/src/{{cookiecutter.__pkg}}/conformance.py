@@ -6,7 +6,7 @@ __all__ = ["Conformance"]
 
 
 class Conformance({{ cookiecutter._kind | title }}Conformance):
-    """What this {{ cookiecutter._what }} is tested with; `rolemesh plugins check` runs it where the wheel is installed."""
+    """Data for the tests; `rolemesh plugins check` runs them where the wheel is installed."""
 
     plugin = "{{ cookiecutter.name }}"
     bad_options = {{ cookiecutter._bad_options }}

@@ -17,7 +17,7 @@ class NiceOptions(LocalOptions):
 
 
 class {{ cookiecutter.__class }}(LocalBackend):
-    """Runs a job on this machine so that other work goes first. What it starts inherits the niceness."""
+    """Runs a job on this machine so that other work goes first. All its processes inherit the niceness."""
 
     Options: ClassVar[type[BaseModel]] = NiceOptions
     name: ClassVar[str] = "{{ cookiecutter.name }}"

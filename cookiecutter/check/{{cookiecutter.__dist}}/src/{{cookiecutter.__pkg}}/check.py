@@ -14,14 +14,14 @@ class {{ cookiecutter.__class }}(Check):
     """``files_per_s`` in the run's folder: slow where a network file system is overloaded."""
 
     class Options(CheckOptions):
-        """What the job file may say under `options`, with the limits and the `timeout_s` of every check."""
+        """Options in the job file, with the limits and the `timeout_s` of every check."""
 
         files: int = Field(default=200, ge=1, description="How many files are made and removed.")
 
     options: Options
 
     def measure(self, node: CheckedNode) -> dict[str, float]:
-        """Make and remove files of one byte. What it raises is why the node fails."""
+        """Make and remove files of one byte. An exception fails the node."""
         with tempfile.TemporaryDirectory(dir=node.run_dir, prefix=".files-") as folder:
             began = time.perf_counter()
             for number in range(self.options.files):

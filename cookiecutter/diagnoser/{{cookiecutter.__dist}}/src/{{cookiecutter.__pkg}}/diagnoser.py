@@ -12,7 +12,7 @@ class {{ cookiecutter.__class }}(Diagnoser):
     """Judges by the message: broken hardware, or hopeless. Of everything else it says nothing."""
 
     class Options(BaseModel, frozen=True, extra="forbid"):
-        """What the job file may say under `options`."""
+        """Options in the job file."""
 
         hardware: str = Field(default="uncorrectable|Xid", description="Regular expression: the node is at fault.")
         hopeless: str = Field(default="quota exceeded", description="Regular expression: trying again cannot help.")

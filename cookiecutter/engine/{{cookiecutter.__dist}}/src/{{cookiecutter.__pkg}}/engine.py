@@ -20,14 +20,16 @@ class {{ cookiecutter.__class }}(Engine):
     """Runs a job in the process that waits for it, and writes its time and memory into the run's folder."""
 
     class Options(BaseModel, extra="forbid"):
-        """What a job file says under `engine.options`."""
+        """Options in the job file, under `engine`."""
 
         file: str = Field(default="usage.json", pattern=r"^[^/]+$", description="The file in the run's folder.")
 
     def start(self, job: Prepared, run_dir: Path, *, detached: bool = False, say: Say) -> RunHandle:
         """Check that the job can run here; it runs when somebody waits for it."""
         inner = InlineEngine(InlineEngine.RunOptions()).start(job, run_dir, detached=detached, say=say)
-        return Measured(inner, job.selection.engine.options.file)
+        options = job.selection.engine.options
+        assert isinstance(options, self.Options)
+        return Measured(inner, options.file)
 
 
 class Measured(RunHandle):

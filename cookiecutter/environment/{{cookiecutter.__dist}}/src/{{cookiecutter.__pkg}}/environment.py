@@ -48,7 +48,7 @@ class {{ cookiecutter.__class }}(Environment):
     """A task for each number up to `most`. Some of them are held out."""
 
     class Options(BaseModel, extra="forbid"):
-        """What the job file may say under `options`."""
+        """Options in the job file."""
 
         most: int = Field(default=99, ge=10, description="Largest number.")
         held_out: int = Field(default=10, ge=1, description="Every `held_out`-th number is held out.")

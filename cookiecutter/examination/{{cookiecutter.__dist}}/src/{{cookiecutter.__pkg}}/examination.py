@@ -25,7 +25,7 @@ class {{ cookiecutter.__class }}(Examination):
 
 
 def judged(folder: str, free_gb: float) -> Finding:
-    """What to say of a cache in `folder` with so much room, in 10^9 bytes."""
+    """Return the finding for a cache in `folder` with `free_gb` (10^9 bytes) of free space."""
     what = f"{free_gb:.0f} GB are free for the cache of models in {folder}"
     if free_gb >= LEAST_GB:
         return Finding("model cache", "ok", what)

@@ -13,7 +13,7 @@ class {{ cookiecutter.__class }}(Extension):
     """Adds the record ``seconds <role>/<rank>`` to the lines of metrics: the time since the rank's last record."""
 
     class Options(BaseModel, extra="forbid"):
-        """What the job file may say under `options`."""
+        """Options in the job file."""
 
         every: int = Field(default=1, ge=1, description="Steps between two records of a rank.")
 

@@ -10,11 +10,11 @@ class {{ cookiecutter.__class }}(FailoverLevel):
     """Restarts what died from the snapshots in its node's memory, with exponential back-off.
 
     The first restart is free. After that, ranks must have lived for `patience_s` since the last one, and `factor` times
-    longer after each. What dies sooner is passed on to the next level.
+    longer after each. A rank that dies sooner is the next level's.
     """
 
     class Options(Budget, frozen=True):
-        """What the job file may say under `options`, with the `max_attempts` and `window_s` of every level."""
+        """Options in the job file, with the `max_attempts` and `window_s` of every level."""
 
         patience_s: float = Field(default=1.0, ge=0, description="Seconds to live before a second restart.")
         factor: float = Field(default=2.0, ge=1, description="How much longer before each further one.")

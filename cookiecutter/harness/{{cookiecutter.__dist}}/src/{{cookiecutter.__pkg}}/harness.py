@@ -13,7 +13,7 @@ class {{ cookiecutter.__class }}(Harness):
     """
 
     class Options(BaseModel, extra="forbid"):
-        """What the job file may say under `options`."""
+        """Options in the job file."""
 
         checks: int = Field(default=1, ge=0, description="How often the model checks an answer.")
         text: str = Field(default="Check this, and give your last answer.", description="What asks for a check.")

@@ -11,7 +11,7 @@ class Brevity(Grader):
     """Grades an answer by its length: 1 if it is empty, 0 from `letters` letters on."""
 
     class Options(BaseModel, extra="forbid"):
-        """What the job file may say under `options`."""
+        """Options in the job file."""
 
         letters: int = Field(default=100, ge=1, description="Answers of so many letters have the grade 0.")
 

@@ -30,7 +30,7 @@ class GraderConformance(PluginConformance):
         return cls(checked_options)
 
     def test_grades_are_numbers_from_0_to_1(self, grader: Grader) -> None:
-        """Of an empty answer, too, and of a very long one."""
+        """An empty answer gets a grade, too, and a very long one."""
         for answer in ANSWERS:
             grade: Any = grader.grade(answer)
             assert isinstance(grade, float), f"grade({answer[:20]!r}) is {grade!r}, which is no float"

@@ -1,4 +1,4 @@
-"""The kind: what its plugins are, and where they run. Plugins of it are installed by whoever wants to."""
+"""The kind: what its plugins are, and where they run. Any distribution may have plugins of it."""
 
 from abc import ABC, abstractmethod
 

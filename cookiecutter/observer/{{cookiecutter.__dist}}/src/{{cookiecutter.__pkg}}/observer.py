@@ -16,7 +16,7 @@ class {{ cookiecutter.__class }}(Observer):
     """Writes a line ``step,metric,value`` per metric and step into the run's folder."""
 
     class Options(BaseModel, extra="forbid"):
-        """What the job file may say under `options`."""
+        """Options in the job file."""
 
         file: str = Field(default="metrics.csv", pattern=r"^[^/]+$", description="A name in the run's folder.")
         metrics: list[str] = Field(default_factory=list, description="Metrics to write; by default all of them.")

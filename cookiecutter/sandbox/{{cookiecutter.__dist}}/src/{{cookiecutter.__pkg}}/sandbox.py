@@ -12,7 +12,7 @@ __all__ = ["{{ cookiecutter.__class }}"]
 
 
 class UnshareOptions(GuardedOptions, extra="forbid"):
-    """What a job file can say about it."""
+    """Options in the job file."""
 
     unshare: str = Field("unshare", description="The program: a name on the path, or a path.")
 

@@ -15,7 +15,7 @@ class {{ cookiecutter.__class }}(Scaler):
     """
 
     class Options(ScalerOptions):
-        """What the job file may say under `options`, with when each scaler is asked and what its answers count for."""
+        """Options in the job file, with those of every scaler."""
 
         busy: float = Field(default=0.7, gt=0, le=1, description="Share of the time that ranks are to compute.")
         slack: float = Field(default=0.2, ge=0, description="A smaller change, as a share of the ranks, is none.")

@@ -20,7 +20,7 @@ class {{ cookiecutter.__class }}(Scheduler):
     """Deals the ranks out to the nodes in turn, each on a slot of its own; a node without room is passed over."""
 
     class Options(BaseModel, extra="forbid"):
-        """What the job file may say under `options`."""
+        """Options in the job file."""
 
         roles: list[str] = Field(default_factory=list, description="Roles to deal out; by default all of them.")
 

@@ -15,7 +15,7 @@ TABLE = "CREATE TABLE IF NOT EXISTS records (id INTEGER PRIMARY KEY, shard TEXT 
 
 
 class Conformance(SourceConformance):
-    """What this source is tested with; `rolemesh plugins check` runs it where the wheel is installed."""
+    """Data for the tests; `rolemesh plugins check` runs them where the wheel is installed."""
 
     plugin = "{{ cookiecutter.name }}"
     options = {"database": "rows.db"}

@@ -22,7 +22,7 @@ class {{ cookiecutter.__class }}(Source):
     """
 
     class Options(BaseModel, extra="forbid"):
-        """What the job file may say under `options`."""
+        """Options in the job file."""
 
         database: str = Field(description="The database's file, relative to the job file.")
         table: str = Field(default="records", pattern=IDENTIFIER, description="The table that is read.")
@@ -61,7 +61,7 @@ class {{ cookiecutter.__class }}(Source):
         return float(sum(found[0][0] for found in counts if found))
 
     def _rows(self, query: str, *values: Any) -> list[Any]:
-        """What the database answers; nothing as long as it, or the table, is not there. Raises `SourceError`."""
+        """Return the database's answer; nothing as long as it, or the table, does not exist. Raises `SourceError`."""
         if not self.path.exists():
             return []
         try:

@@ -21,7 +21,7 @@ BUSY_S = 2.0
 class {{ cookiecutter.__class }}(Store):
     """Keeps root, records and head of each job in a file of its own, in a folder of the run or in one for several jobs.
 
-    Whoever writes has the lock beside the file. A journal is compacted, so that writing all of it again is cheap.
+    A writer holds the lock beside the file. A journal is compacted, so that writing all of it again is cheap.
     """
 
     def __init__(self, url: str, run_dir: Path, job_id: str) -> None:

@@ -15,7 +15,7 @@ from rolemesh_dataplane.transports import Inbox, Payload, Sender, Site, Stamp, T
 __all__ = ["{{ cookiecutter.__class }}"]
 
 LENGTH = struct.Struct("<I")
-"""What a frame begins with: its bytes."""
+"""Start of a frame: its size in bytes."""
 CREDENTIALS = struct.Struct("3i")
 """Process, user and group of a peer, as the system knows them."""
 
@@ -87,7 +87,7 @@ class {{ cookiecutter.__class }}(Transport):
 
 
 def _read(peer: socket.socket) -> bytes:
-    """What has come; nothing if the peer has closed, or died."""
+    """Return the bytes that have come; b"" if the peer has closed or died."""
     try:
         return peer.recv(1 << 16)
     except ConnectionError:
@@ -95,7 +95,7 @@ def _read(peer: socket.socket) -> bytes:
 
 
 class _Frames:
-    """Frames out of a stream. What a dead peer has left half-sent is never complete, and goes with its connection."""
+    """Frames out of a stream. A frame that a dead peer has half sent is dropped with its connection."""
 
     def __init__(self) -> None:
         self._data = bytearray()

@@ -10,7 +10,7 @@ __all__ = ["Conformance"]
 
 
 class Conformance(WorkloadConformance):
-    """What this workload is tested with; `rolemesh plugins check` runs it where the wheel is installed."""
+    """Data for the tests; `rolemesh plugins check` runs them where the wheel is installed."""
 
     plugin = "{{ cookiecutter.name }}"
     options = {"rows": 7, "levels": 3}

@@ -17,7 +17,7 @@ class {{ cookiecutter.__class }}(Workload):
     """
 
     class Options(BaseModel, extra="forbid"):
-        """What the job file may say under `options`."""
+        """Options in the job file."""
 
         rows: int = Field(default=8, ge=1, description="Tasks per step, over all ranks.")
         levels: int = Field(default=10, ge=1, description="Difficulties, from 0 on.")
