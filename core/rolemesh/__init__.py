@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from rolemesh.api.observer import (
         Event as Event,
         JobStatus as JobStatus,
+        Missed as Missed,
         Observer as Observer,
         RunInfo as RunInfo,
         StepMetrics as StepMetrics,
@@ -102,7 +103,7 @@ _HOMES = {
     "api.failover": "Budget FailoverLevel GiveUp",
     "api.failures": "Attempt Failure JobView NodeState Pass RankView RecoveryPlan Verdict",
     "api.import_ref": "ImportRef",
-    "api.observer": "Event JobStatus Observer RunInfo StepMetrics",
+    "api.observer": "Event JobStatus Missed Observer RunInfo StepMetrics",
     "api.partition": "Balanced Broadcast Partial Sharded Split",
     "api.rank_ref": "RankRef",
     "api.scheduler": "Scheduler",
