@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import resource
+import socket
 import tracemalloc
 from contextlib import suppress
 from urllib.parse import urlsplit
@@ -190,6 +191,28 @@ def test_a_connection_that_brings_no_right_key_is_closed_and_one_with_a_key_stay
                         await reader.read()
                 writer.close()
             assert [each for each in here.door.connections if not each.is_closing()]
+
+    asyncio.run(main())
+
+
+def test_of_many_connections_that_begin_at_once_the_oldest_without_a_key_are_closed(gateway, says, monkeypatch):
+    monkeypatch.setattr(server, "STRANGERS", 20)
+
+    async def main():
+        async with gateway(lambda messages: says("yes")) as here:
+            port = urlsplit(here.door.url).port
+            opened = [socket.create_connection(("127.0.0.1", port)) for _ in range(60)]  # the gateway sees all at once
+            async with asyncio.timeout(server.HEAD_S / 2):
+                for each in opened[:40]:
+                    each.setblocking(False)
+                    with suppress(ConnectionResetError):
+                        assert await asyncio.get_running_loop().sock_recv(each, 1) == b""
+            for each in opened[40:]:
+                each.setblocking(False)
+                with pytest.raises(BlockingIOError):
+                    each.recv(1)
+            for each in opened:
+                each.close()
 
     asyncio.run(main())
 

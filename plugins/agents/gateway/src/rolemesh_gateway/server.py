@@ -219,7 +219,11 @@ class Server:
 
     def _leave(self) -> None:
         """Close the oldest of the latest connections, unless it has brought a right key."""
-        transport = self._strangers.popleft()[1].transport
+        # Many connections may begin in one turn of the loop, which makes their transports at its end.
+        asyncio.get_running_loop().call_soon(self._end, self._strangers.popleft()[1])
+
+    def _end(self, protocol: Any) -> None:
+        transport = protocol.transport
         if transport is not None and transport not in self._known:
             transport.abort()
 
