@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from rolemesh_processes import judging_worker
 from rolemesh_processes.facts import start_time
 from rolemesh_processes.forking import Frames
 from rolemesh_processes.judging import Failed, JudgeLimits, Judges, own_code
@@ -172,6 +173,49 @@ def test_a_slow_judgement_delays_no_other_thread() -> None:
     slow.join()
     judges.close()
     assert order == ["1", "9**9**9"]
+
+
+def test_what_the_kernel_does_not_enforce_is_in_the_log_once(monkeypatch: Any, caplog: Any) -> None:
+    monkeypatch.setattr(judging_worker, "seal", lambda: ["the kernel has no Landlock"])
+    judges = Judges(judge)
+    try:
+        assert judges.judge([("1 + 1",), ("2 + 2",)]) == [2, 4]
+        assert [record.getMessage() for record in caplog.records] == [
+            "Texts of a model are judged with fewer limits than usual: the kernel has no Landlock"
+        ]
+    finally:
+        judges.close()
+
+
+def test_each_worker_has_what_was_prepared_and_its_code_is_no_strangers() -> None:
+    prepared: list[int] = []
+
+    def prepare() -> None:
+        with own_code():
+            prepared.append(eval("os.getpid()"))
+
+    def both(text: str) -> list[Any]:
+        return [prepared[0], eval(text), os.getpid()]
+
+    judges = Judges(both, prepare=prepare)
+    try:
+        (zygote, _, first), (again, same, second) = judges.judge([("os.getpid()",), ("os.getpid()",)])
+        assert zygote == again
+        assert first == second == same
+        assert not prepared
+    finally:
+        judges.close()
+
+
+def test_workers_judge_on_if_the_preparation_fails() -> None:
+    def prepare() -> None:
+        raise OSError
+
+    judges = Judges(length, prepare=prepare)
+    try:
+        assert judges.judge([("four",)]) == [4]
+    finally:
+        judges.close()
 
 
 def test_a_worker_that_is_killed_from_outside_costs_no_row() -> None:

@@ -5,12 +5,13 @@ A zygote, which never runs a judgement, forks the workers. So they begin equal, 
 
 from __future__ import annotations
 
+import logging
 import os
 import selectors
 import signal
 import threading
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from rolemesh_processes.judging_worker import Judge, Work, own_code
 
 __all__ = ["Failed", "JudgeLimits", "Judges", "own_code"]
 
+_LOG: Final = logging.getLogger(__name__)
 _CHUNK: Final = 32
 """Number of rows that a worker gets at once."""
 _TRIES: Final = 3
@@ -32,18 +34,28 @@ _DEFAULT: Final = JudgeLimits()
 class Judges:
     """Calls one function in worker processes. It may be used by several threads at once."""
 
-    def __init__(self, judge: Judge, limits: JudgeLimits = _DEFAULT, *, sealed: bool = True) -> None:
+    def __init__(
+        self,
+        judge: Judge,
+        limits: JudgeLimits = _DEFAULT,
+        *,
+        sealed: bool = True,
+        prepare: Callable[[], None] | None = None,
+    ) -> None:
         """`judge` returns what JSON can express. Workers get it, and all that it refers to, from this process as it is
         at the first judgement, or when `start` is called.
 
         `sealed`: workers can only compute and read files, and have no environment variables. Otherwise they also have a
         network, programs, variables, and a temporary folder, which is the only one that they can write to. Without
-        Landlock and seccomp the kernel enforces less; see `confinement`.
+        Landlock and seccomp the kernel enforces less, as the log then says; see `confinement`.
+
+        `prepare` loads what each worker needs, such as modules, before they are forked. It runs no text of a stranger.
         """
-        self._work, self._limits = Work(judge, int(limits.memory_mb * 1e6), sealed), limits
+        self._work, self._limits = Work(judge, int(limits.memory_mb * 1e6), sealed, prepare), limits
         self._zygote: Zygote | None = None
         self._idle: list[Worker] = []
         self._lock = threading.Lock()
+        self._warned = False
 
     def start(self) -> None:
         """Start a worker, if there is none."""
@@ -77,6 +89,11 @@ class Judges:
             except OSError:  # it was killed
                 self._idle, self._zygote = [], Zygote(self._work)
                 return self._zygote.fork()
+
+    def _warn(self, gaps: Sequence[str]) -> None:
+        if gaps and not self._warned:
+            self._warned = True
+            _LOG.warning("Texts of a model are judged with fewer limits than usual: %s", "; ".join(gaps))
 
     def _give_back(self, worker: Worker) -> None:
         with self._lock:
@@ -140,6 +157,7 @@ class _Round:
         """Take a worker's results, or end it at a limit. Return whether it works no more."""
         if ready:
             found = worker.results()
+            self._judges._warn(worker.gaps)
             if found is None:
                 self._ended(worker, "")
                 return True
@@ -149,7 +167,9 @@ class _Round:
             self._ended(worker, over)
             return True
         if worker.spent:
-            self._dismiss(worker)
+            self._wanted = min(self._wanted + 1, self._most)
+            self._forget(worker)
+            worker.drop()
             return True
         if worker.rows:
             return False
@@ -179,6 +199,9 @@ class _Round:
 
     def _dismiss(self, worker: Worker) -> int | None:
         """End a worker, and put its rows back. Return its status; None: it ended with its zygote."""
+        self._forget(worker)
+        return worker.end()
+
+    def _forget(self, worker: Worker) -> None:
         self._selector.unregister(worker.socket)
         self._todo.extendleft(reversed(worker.rows))
-        return worker.end()

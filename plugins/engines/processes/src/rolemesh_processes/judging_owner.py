@@ -9,11 +9,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from rolemesh_processes.facts import activity
 from rolemesh_processes.forking import Frames, fork_serving, send
-from rolemesh_processes.judging_worker import DONE, FORK, RAISED, RAN_CODE, REAP, Work, decode, serve_zygote
+from rolemesh_processes.judging_worker import DONE, DROP, FORK, GAPS, RAISED, RAN_CODE, REAP, Work, decode, serve_zygote
 
 __all__ = ["TICK_S", "Failed", "JudgeLimits", "Worker", "Zygote"]
 
@@ -67,6 +68,11 @@ class Zygote:
         """Kill a worker with what it has started, and return its status as of `os.waitpid`."""
         return int.from_bytes(self._ask(REAP, pid.to_bytes(8, "little")), "little")
 
+    def drop(self, pid: int) -> None:
+        """Kill a worker with what it has started, and do not wait for its end."""
+        with self._asking:
+            self._socket.sendall(DROP + pid.to_bytes(8, "little"))
+
     def close(self) -> None:
         """End it with all workers."""
         with self._asking:
@@ -96,7 +102,9 @@ class Worker:
         """Whether its last judgement may have changed it."""
         self.garbled = False
         """Whether it has sent what no worker sends."""
-        self._ran_code = False
+        self.gaps: list[str] = []
+        """What the kernel does not enforce in it."""
+        self._ran_code = self._told = False
         self._frames = Frames(_LONGEST)
         self._used: float | None = None
         self._since = self._looked = self._last = self._slept = 0.0
@@ -119,6 +127,9 @@ class Worker:
         try:
             for kind, body in self._frames.feed(data):
                 self._ran_code |= kind == RAN_CODE
+                if kind == GAPS and not self._told:
+                    self.gaps = [str(gap) for gap in decode(body)]
+                self._told = True
                 if kind in (DONE, RAISED) and self.rows:
                     value = decode(body)
                     found.append((self.rows.popleft(), Failed(str(value)) if kind == RAISED else value))
@@ -159,6 +170,12 @@ class Worker:
             return self.zygote.reap(self.pid)
         except OSError:
             return None
+
+    def drop(self) -> None:
+        """Kill it."""
+        self.socket.close()
+        with suppress(OSError):
+            self.zygote.drop(self.pid)
 
     def _begin(self) -> None:
         self._since = self._looked = time.monotonic()

@@ -22,7 +22,9 @@ from rolemesh_processes.forking import Frames, alone, send
 
 __all__ = [
     "DONE",
+    "DROP",
     "FORK",
+    "GAPS",
     "RAISED",
     "RAN_CODE",
     "REAP",
@@ -35,11 +37,15 @@ __all__ = [
 ]
 
 Judge: TypeAlias = Callable[..., Any]
-FORK, REAP = b"F", b"R"
-"""Requests to the zygote: fork a worker with the socket that comes along, or kill one and return its status."""
-DONE, RAISED, RAN_CODE = b"D", b"E", b"C"
-"""Messages of a worker: a result, the text of an exception, and that the present judgement runs code."""
+FORK, REAP, DROP = b"F", b"R", b"K"
+"""Requests to the zygote: fork a worker with the socket that comes along, kill one and return its status, or kill one.
+The last has no answer."""
+DONE, RAISED, RAN_CODE, GAPS = b"D", b"E", b"C", b"G"
+"""Messages of a worker: a result, the text of an exception, that the present judgement runs code, and, before all
+others, what the kernel does not enforce."""
 _LONGEST: Final = 1 << 31
+_PREPARE_S: Final = 60
+"""Seconds that the preparation of the zygote may take. Workers then prepare the rest themselves."""
 _SHOWN: Final = 300
 """Number of characters of an exception that its reason has."""
 _RUNS_CODE: Final = frozenset({"exec", "pickle.find_class", "ctypes.dlopen", "marshal.loads"})
@@ -80,11 +86,13 @@ def own_code() -> Iterator[None]:
 
 
 class Work(NamedTuple):
-    """The work of workers. `memory`: bytes that each may take beyond those of the zygote. `sealed`: see `Judges`."""
+    """The work of workers. `memory`: bytes that each may take beyond those of the zygote. `sealed` and `prepare`: see
+    `Judges`."""
 
     judge: Judge
     memory: int
     sealed: bool
+    prepare: Callable[[], None] | None = None
 
 
 def serve_zygote(own: socket.socket, owner: int, work: Work) -> None:
@@ -99,6 +107,9 @@ def serve_zygote(own: socket.socket, owner: int, work: Work) -> None:
 
 
 def _serve_zygote(own: socket.socket, owner: int, work: Work) -> None:
+    watch = _Watch()
+    sys.addaudithook(watch)
+    _prepare(work)
     gc.collect()
     gc.freeze()
     poll = select.poll()
@@ -106,16 +117,22 @@ def _serve_zygote(own: socket.socket, owner: int, work: Work) -> None:
     with suppress(OSError):
         poll.register(os.pidfd_open(owner), select.POLLIN)
     workers: set[int] = set()
+    dropped: set[int] = set()
     while {opened for opened, _ in poll.poll()} == {own.fileno()}:
         request, files, _, _ = socket.recv_fds(own, 9, 1)
         if not request:
             break
-        answer = 0
+        dropped = {pid for pid in dropped if os.waitpid(pid, os.WNOHANG) == (0, 0)}
+        pid = int.from_bytes(request[1:], "little")
+        workers.discard(pid)
+        if request[:1] == DROP:
+            _kill(pid)
+            dropped.add(pid)
+            continue
         if request[:1] == FORK:
-            answer = _forked(files[0], work)
+            answer = _forked(files[0], work, watch)
             workers.add(answer)
         else:
-            workers.discard(pid := int.from_bytes(request[1:], "little"))
             answer = _reaped(pid)
         with suppress(OSError):
             own.sendall(answer.to_bytes(8, "little"))
@@ -123,7 +140,25 @@ def _serve_zygote(own: socket.socket, owner: int, work: Work) -> None:
         _reaped(pid)
 
 
-def _forked(opened: int, work: Work) -> int:
+def _prepare(work: Work) -> None:
+    if work.prepare is None:
+        return
+    try:
+        signal.signal(signal.SIGALRM, _too_long)
+        signal.alarm(_PREPARE_S)
+        work.prepare()
+    except Exception:
+        pass  # a worker meets the same, and says so of its row
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+def _too_long(*_: object) -> None:
+    raise TimeoutError
+
+
+def _forked(opened: int, work: Work, watch: _Watch) -> int:
     zygote = os.getpid()
     pid = os.fork()
     if pid:
@@ -132,52 +167,60 @@ def _forked(opened: int, work: Work) -> int:
     try:
         die_with_parent(zygote)
         os.setsid()
-        judge_rows(alone(socket.socket(fileno=opened), True), work)
+        judge_rows(alone(socket.socket(fileno=opened), True), work, watch)
     finally:
         os._exit(0)
 
 
-def _reaped(pid: int) -> int:
+def _kill(pid: int) -> None:
     for kill in (os.killpg, os.kill):
         with suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
+
+
+def _reaped(pid: int) -> int:
+    _kill(pid)
     try:
         return os.waitpid(pid, 0)[1]
     except ChildProcessError:
         return signal.SIGKILL
 
 
-def judge_rows(own: socket.socket, work: Work) -> None:
-    """Judge the rows that come over the socket, until its end. The process cannot do anything else from now on."""
-    limit_memory(work.memory)
-    if work.sealed:
-        seal()
-    else:
-        keep_files((os.environ["TMPDIR"], os.devnull))
-    number, armed = own.fileno(), False
+class _Watch:
+    """An audit hook: a worker says that its judgement runs code, and a process learns the code of its own texts."""
 
-    def watch(event: str, about: tuple[Any, ...]) -> None:
-        nonlocal armed
-        if event not in _RUNS_CODE or not armed or (event == "exec" and about[0] in _OWN_CODE):
+    number = -1
+    """The worker's end of its socket."""
+    armed = False
+
+    def __call__(self, event: str, about: tuple[Any, ...]) -> None:
+        if event not in _RUNS_CODE:
             return
         if _LEARNS:
             _OWN_CODE.update(about if event == "exec" else ())
-        elif not _importing():
-            armed = False
+        elif self.armed and not (event == "exec" and about[0] in _OWN_CODE) and not _importing():
+            self.armed = False
             # Before the code runs, so that nothing it does can take this back.
-            os.write(number, RAN_CODE + bytes(4))
+            os.write(self.number, RAN_CODE + bytes(4))
 
-    sys.addaudithook(watch)
+
+def judge_rows(own: socket.socket, work: Work, watch: _Watch) -> None:
+    """Judge the rows that come over the socket, until its end. The process cannot do anything else from now on."""
+    limit_memory(work.memory)
+    gaps = seal() if work.sealed else keep_files((os.environ["TMPDIR"], os.devnull))
+    if gaps:
+        send(own, GAPS, msgspec.msgpack.encode(gaps))
+    watch.number = own.fileno()
     frames = Frames(_LONGEST)
     while data := own.recv(1 << 20):
         for _, body in frames.feed(data):
             for harmless, arguments in pickle.loads(body):
-                armed = not harmless
+                watch.armed = not harmless
                 try:
                     kind, found = DONE, msgspec.msgpack.encode(work.judge(*arguments))
                 except BaseException as error:
                     kind, found = RAISED, msgspec.msgpack.encode(told(error))
-                armed = False
+                watch.armed = False
                 send(own, kind, found)
 
 

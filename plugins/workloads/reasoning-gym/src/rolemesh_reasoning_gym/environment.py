@@ -74,7 +74,7 @@ class ReasoningGymEnvironment(Environment):
         """The task's settings for each of the levels."""
         for config in self._configs:
             make_dataset(options.task, config, seed=0, size=1)  # it may refuse the settings
-        self._verifiers = Verifiers(self._configs)
+        self._verifiers = Verifiers(self._configs, options.task)
         self._held: dict[int, dict[str, int]] = {}
         """The held-out questions and their items, by the job's seed."""
 

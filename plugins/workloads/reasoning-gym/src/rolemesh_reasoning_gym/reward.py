@@ -64,7 +64,7 @@ class ReasoningGymReward(Workload):
         import reasoning_gym  # noqa: F401  (two seconds, better now than in the first step)
 
         self.ctx = ctx
-        self.verifiers = Verifiers([ctx.options.config])
+        self.verifiers = Verifiers([ctx.options.config], ctx.options.task)
         self.verifiers.start()
         self.told: set[Unjudged] = set()
         self.warned = False

@@ -36,11 +36,12 @@ class Unjudged(NamedTuple):
 class Verifiers:
     """Scores answers. It may be used by several threads at once."""
 
-    def __init__(self, configs: Sequence[Mapping[str, Any]]) -> None:
-        """`configs`: the settings of tasks, by `Answer.place`."""
+    def __init__(self, configs: Sequence[Mapping[str, Any]], task: str | None = None) -> None:
+        """`configs`: the settings of tasks, by `Answer.place`. `task`: the task of all answers, if there is one."""
         self._configs = configs
         self._datasets: dict[tuple[str, int], Any] = {}
-        self._judges = Judges(self._judge)
+        self._task = task
+        self._judges = Judges(self._judge, prepare=self._prepare)
 
     def start(self) -> None:
         """Start a worker, so that the first answer needs not wait for it."""
@@ -69,9 +70,16 @@ class Verifiers:
         """Score one answer, in a worker. None, where the entry has no text as its answer, is judged at once."""
         if not isinstance(text, str):
             return 0.0
+        return verified(self._dataset(task, place), entry, text)
+
+    def _dataset(self, task: str, place: int) -> Any:
         if (task, place) not in self._datasets:
             self._datasets[task, place] = _warmed(make_dataset(task, self._configs[place], seed=0, size=1))
-        return verified(self._datasets[task, place], entry, text)
+        return self._datasets[task, place]
+
+    def _prepare(self) -> None:
+        for place in range(len(self._configs)) if self._task is not None else ():
+            self._dataset(self._task, place)
 
 
 def _warmed(dataset: Any) -> Any:
