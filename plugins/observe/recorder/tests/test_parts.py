@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from rolemesh_recorder.lines import Account, Head, Life, Stretch, encode
 from rolemesh_recorder.parts import PARTS, READ_BYTES, Parts, part_files, read_part
+from rolemesh_recorder.rank_record import Writer
 from rolemesh_recorder.reading import latest_lines, read_record, recorded_ranks
+from rolemesh_recorder.rows import KeptRows, Row, rows_folder
 
 HEAD = Head("trainer", 0, 0, 1, "node0", 0)
 
@@ -88,3 +94,44 @@ def test_a_damaged_line_is_left_out(tmp_path: Path, damage: bytes) -> None:
     (folder / "000000.jsonl").write_bytes(encode(HEAD) + b"\n" + damage + good + good[:-5])
     assert list(read_record(tmp_path, "a-b", 0)) == [HEAD, Life("setup", 1, 2)]
     assert [str(ref) for ref in recorded_ranks(tmp_path)] == ["a-b/0"]
+
+
+@contextmanager
+def refusing_disk(after: int) -> Iterator[None]:
+    """Files grow to `after` bytes inside: a write is taken in part, and the next one is refused, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (after, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("full", [10, 300, 1000])
+def test_a_full_disk_delays_the_lines_and_tears_and_repeats_none(tmp_path: Path, full: int) -> None:
+    writer = Writer(lambda: Parts(tmp_path / "record" / "trainer-0", HEAD, 64_000))
+    accounts = [Account(t, 1, t, 1, {"computing": t}) for t in range(40)]
+    for n, account in enumerate(accounts):
+        writer.add(account)
+        if 5 <= n < 25:
+            with refusing_disk(full):
+                writer.write()
+        else:
+            writer.write()
+    writer.close()
+    files = part_files(tmp_path / "record" / "trainer-0")
+    assert [line for path in files for line in read_part(path)] == [HEAD, *accounts]
+
+
+@pytest.mark.parametrize("full", [10, 300])
+def test_a_full_disk_delays_kept_rows_and_tears_and_repeats_none(tmp_path: Path, full: int) -> None:
+    kept = KeptRows(tmp_path, "trainer", 0, 64_000)
+    for n in range(40):
+        kept.add(Row(n, "a.a", 0, {"text": "x" * 20}))
+        if 5 <= n < 25:
+            with refusing_disk(full):
+                kept.write()
+        else:
+            kept.write()
+    (file,) = rows_folder(tmp_path, "trainer", 0).iterdir()
+    assert [json.loads(line)["step"] for line in file.read_bytes().splitlines()] == [*range(40)]

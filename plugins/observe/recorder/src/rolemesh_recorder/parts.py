@@ -32,9 +32,9 @@ class Parts:
         self._begin()
 
     def append(self, lines: Sequence[Line]) -> None:
-        """Write lines at once. Raises `OSError`; then a part of them may be there."""
+        """Write lines at once. Raises `OSError`; then none of them is there."""
         data = b"".join(encode(line) + b"\n" for line in lines)
-        if self._size + len(data) > self._limit:
+        if self._fd < 0 or self._size + len(data) > self._limit:
             self._begin()
         self._write(data)
 
@@ -60,12 +60,21 @@ class Parts:
         path = self._folder / f"{number:06}.jsonl"
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._size = 0
-        self._write(encode(self._head) + b"\n")
+        try:
+            self._write(encode(self._head) + b"\n")
+        except OSError:
+            self.close()
+            path.unlink()
+            raise
 
     def _write(self, data: bytes) -> None:
         written = 0
-        while written < len(data):
-            written += os.write(self._fd, data[written:])
+        try:
+            while written < len(data):
+                written += os.write(self._fd, data[written:])
+        except OSError:
+            os.ftruncate(self._fd, self._size)  # the same lines come again
+            raise
         self._size += len(data)
 
 

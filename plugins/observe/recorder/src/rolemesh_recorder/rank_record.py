@@ -109,6 +109,7 @@ class Writer:
             if self._parts is None:
                 self._parts = self._make()
             self._parts.append(lines)
+            lines = []
             self._parts.tidy()
             self._failing = False
         except OSError as error:

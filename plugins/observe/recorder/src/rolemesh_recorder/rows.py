@@ -31,6 +31,8 @@ FILES = 4
 """Number of files among which the size is divided."""
 MOST_VALUES = 100_000
 """Maximum number of values of a column in a row; the rest is cut off, and the row says so."""
+MOST_WAITING = 1000
+"""Rows that wait while the disk does not take any; the oldest ones are dropped first."""
 MOST_TEXT = 1_000_000
 """Maximum number of characters of a text, or of bytes."""
 
@@ -101,11 +103,11 @@ class Sampling:
 
 
 class KeptRows:
-    """Rows on their way to disk, from the main thread to the recorder's."""
+    """Rows on their way to disk, from the main thread to the recorder's. If the disk refuses them, they wait."""
 
     def __init__(self, run_dir: Path, role: str, rank: int, max_bytes: int) -> None:
         self._folder, self._limit = rows_folder(run_dir, role, rank), max_bytes // FILES
-        self._rows: deque[Row] = deque(maxlen=1000)
+        self._rows: deque[Row] = deque(maxlen=MOST_WAITING)
         self._failing = False
 
     def add(self, row: Row) -> None:
@@ -122,20 +124,33 @@ class KeptRows:
             files = sorted(self._folder.glob("*.jsonl"))
             if not files or files[-1].stat().st_size >= self._limit:
                 files.append(self._folder / f"{int(files[-1].stem) + 1 if files else 0:06}.jsonl")
-            with files[-1].open("ab") as file:
-                for row in rows:
-                    file.write(msgspec.json.encode(row) + b"\n")
+            _append(files[-1], b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
             for old in files[:-FILES]:
                 old.unlink()
+            self._failing = False
         except OSError as error:
+            room = MOST_WAITING - len(self._rows)
+            self._rows.extendleft(reversed(rows[max(0, len(rows) - room) :]))
             if not self._failing:
-                LOG.warning("rows of this rank cannot be kept: %s", error)
+                LOG.warning("rows of this rank cannot be kept: %s; the recorder tries again", error)
             self._failing = True
 
 
 def rows_folder(run_dir: Path, role: str, rank: int) -> Path:
     """Return the folder with the kept rows of a rank."""
     return run_dir / RECORD_DIR / ROWS_DIR / f"{role}-{rank}"
+
+
+def _append(path: Path, lines: bytes) -> None:
+    """Append whole lines, or none. Raises `OSError`."""
+    with path.open("ab", buffering=0) as file:
+        before, left = file.tell(), memoryview(lines)
+        try:
+            while left:
+                left = left[file.write(left) :]
+        except OSError:
+            file.truncate(before)
+            raise
 
 
 def _row(label: str, step: int, number: int, batch: Mapping[str, Any], at: int) -> Row:
