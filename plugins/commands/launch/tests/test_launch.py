@@ -29,6 +29,7 @@ told = {
     "path": sys.path, "handlers": str(logging.getLogger().handlers), "level": logging.getLogger().level,
     "threads": torch.get_num_threads(), "temporary": tempfile.gettempdir(), "seed": torch.initial_seed(),
 }
+import pluggy
 import torch._dynamo
 told["eager"] = torch._dynamo.config.disable
 
@@ -44,6 +45,7 @@ told |= {
     "signals": [str(signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)],
     "streams": [str(each.name) for each in (sys.stdin, sys.stdout, sys.stderr)], "builtins": str(__builtins__),
     "debugger": sys.breakpointhook is sys.__breakpointhook__, "loader": __loader__.path,
+    "own": pluggy.__file__,
     "finders": [getattr(each, "__name__", type(each).__name__) for each in sys.meta_path],
 }
 os.chdir(told["cwd"])
@@ -218,6 +220,7 @@ def free_port() -> int:
 @pytest.mark.parametrize("nodes", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_worker_finds_what_torchrun_would_have_told_it(folder: Path, nodes: int) -> None:
     flags = ("--nnodes", str(nodes), "--nproc-per-node", "2", "--max-restarts", "0")
+    (folder / "pluggy.py").touch()  # rolemesh has imported another one
     met = ("--master-addr", "localhost", "--master-port", str(free_port())) if nodes > 1 else ()
     agents = [
         start(folder, "torchrun", *flags, *met, "--node-rank", str(n), "tell.py", *ARGUMENTS) for n in range(nodes)

@@ -6,18 +6,19 @@ import gc
 import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
 from rolemesh_processes.ending import awaited, end_program, flush_files
 from rolemesh_processes.guard import MARKER
 
-__all__ = ["after_import", "as_python_ends", "as_python_starts"]
+__all__ = ["after_import", "as_python_ends", "as_python_starts", "begin_import_path"]
 
 FAILED_END_S = 30.0
 """Maximum seconds for the end of a failed script; the same as torchrun's limit for its workers."""
@@ -53,6 +54,23 @@ def as_python_starts(folder: str | os.PathLike[str]) -> None:
         torch.seed()
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()
+
+
+def begin_import_path(folder: str) -> None:
+    """Put the folder of the script first on ``sys.path``, and forget preloaded modules that its own ones hide.
+
+    The modules that Python itself imports when it starts stay, as in every program.
+    """
+    sys.path.insert(0, folder)
+    names = {name.partition(".")[0] for name in sys.modules}.difference(("__main__", *sys.builtin_module_names))
+    found = {name: PathFinder.find_spec(name, [folder]) for name in names}
+    now = {name: getattr(sys.modules.get(name), "__file__", None) for name in names}
+    own = {name for name, spec in found.items() if spec and spec.loader and spec.origin != now[name]}
+    if own and MARKER in os.environ:
+        tell = [sys.executable, "-c", "import sys; print(*sys.modules)"]
+        own -= set(subprocess.run(tell, capture_output=True, text=True, check=True).stdout.split())
+        for name in [name for name in sys.modules if name.partition(".")[0] in own]:
+            del sys.modules[name]
 
 
 def _ignores(pid: int, number: signal.Signals) -> bool:

@@ -27,7 +27,7 @@ from typing import Any, Literal, NoReturn, TypeAlias
 from greenlet import getcurrent, greenlet
 
 from rolemesh.errors import RolemeshError
-from rolemesh_launch.process import as_python_ends
+from rolemesh_launch.process import as_python_ends, begin_import_path
 from rolemesh_launch.signals import STOPPING, Held
 from rolemesh_processes.signals import REPLACED, handle_unless_ignored, pass_over
 
@@ -194,7 +194,7 @@ class Program:
             sys.path.insert(0, path)
             runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
             return
-        sys.path.insert(0, str(Path(path).resolve().parent))
+        begin_import_path(str(Path(path).resolve().parent))
         main.__dict__.update(__file__=path, __cached__=None)
         main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
         # As CPython does it: an absolute path, and none of this file's own flags, such as its annotations.
@@ -202,7 +202,7 @@ class Program:
 
     def _module(self) -> None:
         self._begin("-m", self._target)
-        sys.path.insert(0, os.getcwd())
+        begin_import_path(os.getcwd())
         runpy._run_module_as_main(self._target)  # type: ignore[attr-defined]
 
     def _begin(self, *command: str) -> ModuleType:
