@@ -43,8 +43,11 @@ def test_a_judgement_that_ends_or_fails_is_an_error(work: Callable[[], Any], err
         asyncio.run(apart(saying(work)))
 
 
-def test_a_judgement_that_hangs_delays_nobody_and_ends_with_its_limit() -> None:
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_judgement_that_hangs_delays_nobody_and_ends_with_its_limit(closed: bool) -> None:
     def hangs() -> None:
+        if closed:  # also the socket to the rank
+            os.closerange(3, 1000)
         while True:
             pass
 

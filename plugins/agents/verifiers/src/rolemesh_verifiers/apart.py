@@ -41,7 +41,7 @@ async def apart(work: Callable[[], Awaitable[Any]]) -> Any:
         while data := await loop.sock_recv(own, 1 << 16):
             for _, body in frames.feed(data):
                 return _result(body)
-        status = os.waitpid(pid, 0)[1]
+        _, status = await asyncio.to_thread(os.waitpid, pid, 0)  # it may live on without its socket
         raise AgentError(f"a reward function has ended its process with {how_ended(status)}", remedy=_REMEDY)
     except ValueError as error:
         raise AgentError(f"a reward function has returned {error}", remedy="let it return numbers") from None
