@@ -38,7 +38,6 @@ class Teacher(Workload):
         import torch
         from transformers import AutoModelForCausalLM
 
-        torch.set_num_threads(max(1, int(ctx.cpus)))
         self.ctx = ctx
         self.model = AutoModelForCausalLM.from_pretrained(ctx.options.model, dtype=torch.float32).eval()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,3 +72,21 @@ def test_two_ranks_take_the_steps_of_one(alone, trainer, model, item):
         np.testing.assert_allclose(found[name], value, rtol=1e-3, atol=1e-4, err_msg=name)
     for name in ("loss", "grad_norm", "lr"):
         assert two[0]["metrics"][name] == pytest.approx(one[0]["metrics"][name], rel=1e-3), name
+
+
+def threads(workload: Any, ctx: Any) -> list[int]:
+    """The threads of a rank with two cores: by default, and after a person has said one."""
+    import torch
+
+    found = []
+    for said in (workload.env["OMP_NUM_THREADS"], "1"):
+        os.environ["OMP_NUM_THREADS"] = said
+        torch.set_num_threads(1)
+        type(workload)().setup(replace(ctx, cpus=2.0))
+        found.append(torch.get_num_threads())
+    return found
+
+
+def test_a_person_says_how_many_threads_a_rank_has(alone, model):
+    given = {"model": str(model), "frozen": True}
+    assert alone(threads, 1, given) == [[2, 1]]

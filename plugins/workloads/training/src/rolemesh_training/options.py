@@ -13,6 +13,7 @@ from rolemesh.errors import nearest
 from rolemesh_training.lengths import TokenColumn
 
 __all__ = [
+    "ONE_THREAD",
     "CausalLMOptions",
     "ClassificationOptions",
     "DPOOptions",
@@ -29,6 +30,8 @@ __all__ = [
     "token_column",
 ]
 
+ONE_THREAD = "01"
+"""Default of ``OMP_NUM_THREADS``, written as no person writes it, so that a rank can tell their setting from it."""
 _LOSSES = "rolemesh_training.losses:"
 _TRAINED: dict[str, Any] = {"needs": "frozen = false"}
 _ADAM: dict[str, Any] = {"needs": ["frozen = false", "optimizer = adamw|adam"]}

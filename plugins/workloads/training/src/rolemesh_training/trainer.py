@@ -5,6 +5,7 @@ A subclass defines how gradients are summed over the ranks, and how parameters a
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -30,7 +31,7 @@ from rolemesh_training.inputs import text_config
 from rolemesh_training.learning import OVERFLOW, WEIGHTLESS, ZERO, Learning, cause, facts, no_rate
 from rolemesh_training.lengths import TokenColumn, fitted, taken
 from rolemesh_training.measured import Fitness, fitness, remember, strictest
-from rolemesh_training.options import LOSS_OPTIONS, token_column
+from rolemesh_training.options import LOSS_OPTIONS, ONE_THREAD, token_column
 from rolemesh_training.packing import completion_logprobs, completion_values, row_scores
 from rolemesh_training.parking import Parking
 from rolemesh_training.sampling import OLD, REFERENCE, row_name, row_temperatures
@@ -55,7 +56,8 @@ class Trainer(ABC):
         self.version = 0
         self.learning = Learning()
         self.device = _device(ctx)
-        torch.set_num_threads(max(1, int(ctx.cpus)))
+        if os.environ.get("OMP_NUM_THREADS", ONE_THREAD) == ONE_THREAD:  # else a person has said how many
+            torch.set_num_threads(max(1, int(ctx.cpus)))
         # With warn_only, attention on a GPU would silently take kernels whose gradients differ from run to run.
         torch.use_deterministic_algorithms(self.options.deterministic)
         torch.utils.deterministic.fill_uninitialized_memory = False

@@ -15,7 +15,7 @@ from rolemesh.api.partition import Sharded, Split
 from rolemesh.api.workload import OperatorSpec, RankContext, State, Workload, operator
 from rolemesh.errors import OptionsError, raise_all
 from rolemesh_training.agreement import disagreements, flow_calls, frozen, without_effect
-from rolemesh_training.options import HuggingFaceOptions
+from rolemesh_training.options import ONE_THREAD, HuggingFaceOptions
 
 if TYPE_CHECKING:
     from rolemesh_training.trainer import Trainer
@@ -77,6 +77,7 @@ class TrainerWorkload(Workload):
         "transformers.models.llama.modeling_llama",
     )
     env: ClassVar[Mapping[str, str]] = {
+        "OMP_NUM_THREADS": ONE_THREAD,
         "OMP_WAIT_POLICY": "PASSIVE",
         "GOMP_SPINCOUNT": "0",
         "TOKENIZERS_PARALLELISM": "false",

@@ -24,7 +24,7 @@ from rolemesh_vllm.buckets import in_buckets
 from rolemesh_vllm.checkpoint import checkpoint_shapes, complete_names, tied_embedding
 from rolemesh_vllm.engine_args import TENSOR_PARALLEL, default_engine_args, is_cpu_build
 from rolemesh_vllm.invariant import make_batches_invariant
-from rolemesh_vllm.options import NUCLEUS, PENALTIES, EngineOptions, VLLMOptions
+from rolemesh_vllm.options import NUCLEUS, ONE_THREAD, PENALTIES, EngineOptions, VLLMOptions
 from rolemesh_vllm.requests import Requests
 from rolemesh_vllm.rows import Completion, Room, fitted, prompt_column
 from rolemesh_vllm.sampler import Sampler
@@ -63,7 +63,8 @@ class Engine:
         if cpu:
             # Without chunked prefill a prompt must fit in one batch.
             args.setdefault("max_num_batched_tokens", max(2048, args["max_model_len"]))
-            torch.set_num_threads(options.threads or max(1, int(cpus / args.get(TENSOR_PARALLEL, 1))))
+            if options.threads or os.environ.get("OMP_NUM_THREADS", ONE_THREAD) == ONE_THREAD:
+                torch.set_num_threads(options.threads or max(1, int(cpus / args.get(TENSOR_PARALLEL, 1))))
             make_batches_invariant()
         dtype = options.dtype or ("float32" if cpu else "auto")
         scratch = Path(tempfile.gettempdir())

@@ -8,9 +8,11 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field, ValidationInfo, field_validator, model_validator
 
-__all__ = ["NUCLEUS", "PENALTIES", "EngineOptions", "PrefillOptions", "VLLMOptions"]
+__all__ = ["NUCLEUS", "ONE_THREAD", "PENALTIES", "EngineOptions", "PrefillOptions", "VLLMOptions"]
 
 
+ONE_THREAD = "01"
+"""Default of ``OMP_NUM_THREADS``, written as no person writes it, so that a rank can tell their setting from it."""
 NUCLEUS = ("top_p", "top_k", "min_p")
 """Options that exclude unlikely tokens."""
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias")
@@ -38,7 +40,10 @@ class EngineOptions(BaseModel, extra="forbid"):
         None, description="the engine's number format; by default float32 on CPUs and auto (the model's) on GPUs"
     )
     threads: int | None = Field(
-        None, gt=0, description="threads of the CPU engine; by default the whole cores of `resources.cpu`, at least one"
+        None,
+        gt=0,
+        description="threads of the CPU engine; by default your `OMP_NUM_THREADS`, else the whole cores of "
+        "`resources.cpu`, at least one",
     )
     batch_invariant: bool = Field(
         False,

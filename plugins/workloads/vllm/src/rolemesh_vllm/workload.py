@@ -29,7 +29,7 @@ from rolemesh_vllm.engine_args import (
     is_cpu_build,
     known_engine_args,
 )
-from rolemesh_vllm.options import EngineOptions, VLLMOptions
+from rolemesh_vllm.options import ONE_THREAD, EngineOptions, VLLMOptions
 from rolemesh_vllm.rows import TICKETS, Completion, carried, fitted, join, pick, row_index
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ _CPU_ENV = {
     "TORCH_COMPILE_DISABLE": "1",  # seconds at the first logprobs, for nothing
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # two engines on a node would bind to the same core
     "VLLM_CPU_ATTN_SPLIT_KV": "0",  # where attention is split would depend on the batch and the threads
+    "OMP_NUM_THREADS": ONE_THREAD,
     "OMP_WAIT_POLICY": "PASSIVE",  # spinning threads slow every other rank on the node
     "GOMP_SPINCOUNT": "0",
 }
