@@ -195,7 +195,7 @@ def test_a_connection_that_brings_no_right_key_is_closed_and_one_with_a_key_stay
     asyncio.run(main())
 
 
-def test_of_many_connections_that_begin_at_once_the_oldest_without_a_key_are_closed(gateway, says, monkeypatch):
+def test_the_oldest_of_many_connections_that_begin_at_once_without_a_key_are_closed(gateway, says, monkeypatch):
     monkeypatch.setattr(server, "STRANGERS", 20)
 
     async def main():
