@@ -1,6 +1,7 @@
 """The same four jobs in surroundings as containers, clusters and terminals have them.
 
-Each cell of the matrix is a test: `SURROUNDINGS` × hello, sft with a kill, launch, and the verbs for a running job. A
+Each cell of the matrix is a test: `SURROUNDINGS` × hello, sft with a kill, launch, and the verbs for a running job. In
+the surroundings of `ON_RAY`, the first two run on a Ray of their own, too. A
 surrounding that this machine cannot make is skipped with the reason. The namespaces need root.
 """
 
@@ -24,6 +25,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 LOCAL = ("--backend", "local", "--no-report")
+RAY = ("--backend", "ray", "--no-report")
 LIMIT_S = 300.0
 NAMES = ("USER", "LOGNAME", "LNAME", "USERNAME")
 
@@ -118,6 +120,9 @@ SURROUNDINGS = {
     "proxy": Surrounding(variables=PROXY),
 }
 
+ON_RAY = ("root", "read-only-home", "umask-077", "locale-c", "no-terminal", "shm-64m", "ipv6-only", "proxy")
+"""Surroundings that reach Ray's own processes, of which each has another: user, disk, text, terminal, network."""
+
 
 class Cell(NamedTuple):
     """A surrounding and a folder with a job."""
@@ -206,18 +211,29 @@ def cell(request: pytest.FixtureRequest, tmp_path: Path) -> Cell:
     return Cell(around, folder)
 
 
-def test_hello(cell: Cell) -> None:
+@pytest.fixture(params=[LOCAL, pytest.param(RAY, marks=pytest.mark.ray)], ids=["local", "ray"])
+def backend(request: pytest.FixtureRequest, cell: Cell) -> tuple[str, ...]:
+    """The options that choose a backend."""
+    chosen: tuple[str, ...] = request.param
+    if chosen is RAY and cell.around not in [SURROUNDINGS[name] for name in ON_RAY]:
+        pytest.skip("this surrounding has no cell on Ray")
+    return chosen
+
+
+def test_hello(cell: Cell, backend: tuple[str, ...]) -> None:
     shutil.copytree(ROOT / "examples/hello", cell.folder, dirs_exist_ok=True)
-    cell.run("run", "job.yaml", *LOCAL)
+    cell.run("run", "job.yaml", *backend)
     assert cell.result("hello")["status"] == "done"
     assert "hello" in cell.run("status", "--json")
     cell.run("logs", "hello")
     cell.run("events", "hello")
 
 
-def test_sft_with_a_kill(cell: Cell) -> None:
+def test_sft_with_a_kill(cell: Cell, backend: tuple[str, ...]) -> None:
     shutil.copytree(ROOT / "examples/sft", cell.folder, dirs_exist_ok=True)
-    cell.run("run", "job.yaml", "steps=12", "failover=[{use: process}]", *LOCAL, "--chaos", "kills=1,targets=trainer/1")
+    cell.run(
+        "run", "job.yaml", "steps=12", "failover=[{use: process}]", *backend, "--chaos", "kills=1,targets=trainer/1"
+    )
     found = cell.result("sft")
     assert (found["status"], found["committed_steps"]) == ("done", 12)
     assert found["recoveries"]
