@@ -61,12 +61,8 @@ def top_level_names(tree: ast.Module) -> set[str]:
     todo: list[ast.AST] = [*tree.body]
     while todo:
         match node := todo.pop():
-            case (
-                ast.FunctionDef(name=name)
-                | ast.AsyncFunctionDef(name=name)
-                | ast.ClassDef(name=name)
-            ):
-                names.add(name)
+            case (ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef()) as found:
+                names.add(found.name)
             case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
                 names |= {alias.asname or alias.name.partition(".")[0] for alias in aliases}
             case ast.Name(id=name, ctx=ast.Store()):
@@ -128,6 +124,10 @@ class ImportRef(str):
                 _on_path(folder, Path.cwd())
             if (spec := spec or find_module(self.module)) is None:
                 raise ValueError(f"{str(self)!r} does not resolve: no module named {self.module!r}")
+            own = folder / (file := f"{self.module.replace('.', '/')}.py")
+            if own.is_file() and Path(spec.origin or "").resolve() != own.resolve():
+                why = f"means {spec.origin}, which hides {own}; write {file}:{self.attr}"
+                raise ValueError(f"{str(self)!r} {why}")
             return spec
         path = Path(os.path.abspath(folder / self.module))
         if not path.is_file():

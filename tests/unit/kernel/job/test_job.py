@@ -1,6 +1,7 @@
 """Wrong arguments of `rolemesh.Job`: an error of ours, with place and remedy."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,6 +73,13 @@ def test_a_target_may_be_in_a_module_that_stands_for_another() -> None:
     assert ImportRef("os.path:basename").resolve()("/a/b") == "b"
     with pytest.raises(ValueError, match=r"no module named 'os\.pat'"):
         ImportRef("os.pat:basename").check()
+
+
+def test_a_module_of_the_job_that_an_installed_one_hides_is_an_error_with_both_files(tmp_path: Path) -> None:
+    (tmp_path / "getpass.py").write_text("def getuser(): ...")
+    with pytest.raises(ValueError, match=r"getpass\.py, which hides .*getpass\.py; write getpass\.py:getuser"):
+        ImportRef("getpass:getuser", str(tmp_path)).check()
+    ImportRef("getpass.py:getuser", str(tmp_path)).check()
 
 
 def test_options_of_strategies_and_parameters_of_flows_have_any_name() -> None:
