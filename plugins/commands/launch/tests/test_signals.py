@@ -107,6 +107,26 @@ if os.environ["RANK"] == "1":
     raise ValueError("no such column")
 time.sleep(float(sys.argv[1]))
 """
+STEPS = """
+import os, signal, sys, time, torch
+
+asked, left, rank = False, 20, os.environ["RANK"]
+
+
+def ask(*_):
+    global asked
+    asked = True
+
+
+signal.signal(signal.SIGTERM, ask)
+optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+while left:
+    optimizer.step()
+    open("ready-" + rank, "w").close()
+    time.sleep(0.1)
+    left -= asked if rank == "1" else asked * left
+open("saved-" + rank, "w").close()
+"""
 
 
 def cells() -> list[tuple[str, str, int, str]]:
@@ -197,6 +217,24 @@ def test_when_a_worker_fails_the_others_have_time_to_save(tmp_path: Path) -> Non
     assert done.returncode == 1
     assert "no such column" in done.stderr
     assert (tmp_path / "saved-0").exists(), "as under torchrun"
+
+
+@pytest.mark.soak
+def test_a_worker_goes_on_with_its_steps_after_rank_0_has_ended(tmp_path: Path) -> None:
+    (tmp_path / "steps.py").write_text(STEPS)
+    plain = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+    with subprocess.Popen(
+        [str(BIN / "rolemesh"), "launch", "--nproc-per-node", "2", "steps.py"],
+        cwd=tmp_path, env=plain, preexec_fn=as_in_a_terminal, start_new_session=True, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        until = time.monotonic() + 120
+        while len(list(tmp_path.glob("ready-*"))) < 2 and time.monotonic() < until:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=90)[1]
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    assert (tmp_path / "saved-1").exists(), said
 
 
 @pytest.mark.soak

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -198,7 +199,8 @@ class Script(Workload):
                 raise
             if program.ended:
                 self._over = True
-                self._rounds.end()
+                with suppress(RuntimeError):  # rank 0 has ended: see `_wait_for_others`
+                    self._rounds.end()
         ctx.count(optimizer_steps=self._steps - self._counted)
         self._counted = self._steps
         if self._over:
@@ -296,5 +298,12 @@ class Script(Workload):
             return
         self._steps += 1
         self._ctx.progress(self._steps)
-        if self._objects is None and self._program.here and self._rounds.may_end():
+        if self._objects is None and self._program.here and self._may_end():
             self._program.pause()
+
+    def _may_end(self) -> bool:
+        try:
+            return self._rounds.may_end()
+        except RuntimeError:  # rank 0 has ended, because the job stops: the script goes on to its own end
+            self._program.ending = True
+            return False
