@@ -23,13 +23,13 @@ from typing import NamedTuple
 __all__ = ["Command", "commands", "documented", "main", "prepared"]
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = ("README.md", "docs/install.md", "docs/first-steps.md")
+DOCUMENTS = ("README.md", "docs/install.md")
 """The documents whose commands are run, in the order in which a newcomer reads them."""
 LIMIT_S = 900.0
 """Seconds after which a command is killed."""
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _TABLE = re.compile(r"^\| scenario \| command \|\n(.*?)\n\n", re.MULTILINE | re.DOTALL)
-_VERBS = ("rolemesh ", "make ", "pip ", "python ")
+_VERBS = ("rolemesh ", "make ", "pip ", "python ", "cd ")
 
 SHORTER = {
     "examples/pretrain/": "steps=2",
@@ -106,7 +106,7 @@ def commands(readme: str) -> list[Command]:
         line = readme.count("\n", 0, block.start(2)) + 1
         for logical in re.sub(r"\\\n\s*", "", block[2]).splitlines():
             text = re.sub(r"\s+#.*$", "", logical).strip()
-            if text:
+            if text and not text.startswith("cd "):
                 found.append(Command(text, line, " job.yaml" in text or " grpo" in text))
             line += 1
     return sorted(found, key=lambda command: command.line)

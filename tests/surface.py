@@ -369,7 +369,7 @@ def main(arguments: Iterable[str]) -> int:
     """Print the surface, or with ``--write`` keep it as the one that tests compare."""
     if "--write" in arguments:
         SNAPSHOT.write_text(surface(), encoding="utf-8")
-        print(f"wrote {SNAPSHOT}: say in CHANGELOG.md what has changed, as docs/compatibility.md asks")
+        print(f"wrote {SNAPSHOT}: say in changes/ what has changed, as docs/compatibility.md asks")
     else:
         print(surface(), end="")
     return 0

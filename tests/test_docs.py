@@ -26,7 +26,7 @@ from pydantic import BaseModel, ByteSize
 from pydantic.fields import FieldInfo
 
 import rolemesh
-from rolemesh import Batch, ClusterView, NodeView, PlacementPlan, PlacementRequest, RankContext, RoleRequest, hookspecs
+from rolemesh import ClusterView, NodeView, PlacementPlan, PlacementRequest, RankContext, RoleRequest, hookspecs
 from rolemesh.api import observer
 from rolemesh.api.batch import Shard
 from rolemesh.api.plugin import NoOptions
@@ -472,15 +472,6 @@ def test_the_table_of_comparisons_names_each_test_of_the_judges_and_the_pinned_v
     pins = "".join((ROOT / f"requirements/{name}.txt").read_text() for name in ("lock", "judges"))
     for name, version in re.findall(r"(TRL|transformers|peft|torch)\s(\d+\.\d+\.\d+)", text):
         assert re.search(rf"^{name.lower()}=={re.escape(version)}\b", pins, re.MULTILINE), f"{name} {version}"
-
-
-def test_the_plugin_in_twenty_lines_scores_rows() -> None:
-    cls = defined(next(b for b in blocks("docs/first-steps.md", "python") if "LengthReward" in b), "LengthReward")
-    workload = cls()
-    workload.setup(RankContext(options=cls.Options(target=4)))
-    scored = workload.score(Batch({"text": ["1234", "12", "123456789"]}))
-    np.testing.assert_array_equal(scored["reward"], np.float32([1.0, 0.5, 0.0]))
-    assert cls.operators(cls.Options()).keys() == {"score"}
 
 
 def test_the_tutorial_workload_continues_from_its_snapshot_as_if_nothing_had_happened() -> None:

@@ -24,7 +24,7 @@ COMPATIBILITY = (ROOT / "docs/compatibility.md").read_text()
 WHAT_TO_DO = """
 The public surface is not what tests/data/surface.txt says.
 If that was not meant, others' plugins, job files or scripts would have broken: take it back.
-If it was meant: see docs/compatibility.md for what may change when, say it in CHANGELOG.md, then
+If it was meant: see docs/compatibility.md for what may change when, say it in changes/, then
     python -m tests.surface --write
 and commit tests/data/surface.txt with the change.
 """

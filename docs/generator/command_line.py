@@ -20,8 +20,14 @@ HEAD = """\
 
 <!-- Made by `python -m docs.generator` from the command line itself. -->
 
-`rolemesh VERB --help` says the same. Exit codes: 0 done, 1 failed, 2 not started, 130 interrupted;
-[Errors](../errors.md) says which error gives which.
+`rolemesh VERB --help` says the same.
+
+| exit code | meaning |
+| --- | --- |
+| 0 | done |
+| 1 | a job that was started has failed, or something that was there cannot be read |
+| 2 | nothing was started: the job file, a plugin, the flow, the placement or the backend is wrong |
+| 130 | interrupted (Ctrl-C, `rolemesh stop`) |
 """
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from docs.generator import command_line, errors, events, flows, reference
+from docs.generator import command_line, events, flows, reference
 
-__all__ = ["PARTS", "ROOT"]
+__all__ = ["ON_THE_SITE", "PARTS", "ROOT"]
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,9 +19,12 @@ def _gallery() -> str:
 
 PARTS: Mapping[Path, Callable[[], str]] = {
     ROOT / "docs/reference/cli.md": command_line.page,
-    ROOT / "docs/reference/events.md": events.page,
     ROOT / "docs/gallery.md": _gallery,
-    ROOT / "docs/errors.md": errors.page,
-    **{ROOT / f"docs/reference/{name}.md": partial(reference.page, name) for name in reference.PAGES},
 }
-"""Each generated document, with what makes its present content."""
+"""Each generated document that people read in the repository, with what makes its present content."""
+
+ON_THE_SITE: Mapping[str, Callable[[], str]] = {
+    "reference/events.md": events.page,
+    **{f"reference/{name}.md": partial(reference.page, name) for name in reference.PAGES},
+}
+"""Pages that are on the site only."""

@@ -20,6 +20,7 @@ sys.path.insert(0, str(ROOT))
 
 from docs.generator.drawing import drawn  # noqa: E402 - mkdocs loads this file without its package
 from docs.generator.navigation import completed  # noqa: E402
+from docs.generator.parts import ON_THE_SITE  # noqa: E402
 
 OUTSIDE = (
     "README.md",
@@ -69,10 +70,12 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """mkdocs asks once: the documents that lie outside ``docs/`` are on the site, too."""
+    """mkdocs asks once: the documents that lie outside ``docs/``, and the pages of the API, are on the site, too."""
     for path in outside():
         text = (ROOT / path).read_text(encoding="utf-8")
         files.append(File.generated(config, site_path(path), content=text))
+    for path, made in ON_THE_SITE.items():
+        files.append(File.generated(config, path, content=made()))
     return files
 
 

@@ -131,7 +131,7 @@ def test_a_column_may_have_the_chat_itself() -> None:
         (ROWS, {"held_out": 10}, "all 10 questions .* held out"),
     ],
 )
-def test_what_cannot_be_asked_is_an_error_with_its_row(
+def test_a_row_without_a_prompt_is_an_error_with_its_number(
     tmp_path: Path, rows: list[Any], options: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(OptionsError, match=words):

@@ -156,6 +156,6 @@ def test_options_that_name_no_functions_are_refused(role: Any, functions: list[s
         role(*functions)
 
 
-def test_what_is_no_function_is_refused(role: Any) -> None:
+def test_a_number_in_place_of_a_function_is_refused(role: Any) -> None:
     with pytest.raises(OptionsError, match="is a int"):
         role("number")

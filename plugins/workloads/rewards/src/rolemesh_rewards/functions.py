@@ -19,7 +19,7 @@ _GIVEN = ("prompts", "completions", "completion_ids", "trainer_state", "log_extr
 
 
 class Answers(NamedTuple):
-    """What the functions judge. All lists have an entry per row."""
+    """The rows that functions judge. All lists have an entry per row."""
 
     prompts: list[Any]
     completions: list[Any]
@@ -35,7 +35,7 @@ class Answers(NamedTuple):
 
 
 class Rewarded(NamedTuple):
-    """What a function returned for some rows."""
+    """The result of a function for some rows."""
 
     rewards: list[float | Failed | None]
     """None: the function does not apply to the row."""

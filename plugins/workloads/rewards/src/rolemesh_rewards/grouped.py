@@ -1,4 +1,4 @@
-"""What reward roles share: GRPO's advantages within groups."""
+"""The base class of reward roles: GRPO's advantages within groups."""
 
 from __future__ import annotations
 

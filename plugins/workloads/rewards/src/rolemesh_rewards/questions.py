@@ -99,7 +99,7 @@ class Questions(Workload):
 
         - `messages`: the chat, a list of {role, content} per row; `prompt` instead, a text, without `chat`.
         - `question`: str, the user's last message.
-        - `index`: int64, a number for each time that a question is asked, unique in the job.
+        - `index`: int64, the number of the question in the order of the job, unique in it.
         - `row`: the file's own row, a dict. Reward functions get its columns.
         """
         options = self.ctx.options
@@ -120,7 +120,7 @@ class Questions(Workload):
         return self._batch([(number, number) for number in self.held])
 
     def _at(self, number: int) -> int:
-        """Return the row of the question that is asked as this number."""
+        """Return the row of the question with this number in the order of the job."""
         epoch, place = divmod(number, len(self.train))
         if self.order[0] != epoch:
             rng = np.random.default_rng([self.ctx.seed, len(self.rows), epoch])
