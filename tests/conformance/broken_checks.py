@@ -74,7 +74,7 @@ class Alone(Sound):
         except FileExistsError:
             refused.touch()
             raise
-        deadline = time.monotonic() + 30.0
+        deadline = time.monotonic() + 60
         while len(node.together) > 1 and not refused.exists() and time.monotonic() < deadline:
             time.sleep(0.01)  # until the other node has come, however busy the machine is
         refused.unlink(missing_ok=True)

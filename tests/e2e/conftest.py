@@ -36,7 +36,7 @@ def make_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
                 try:
-                    process.wait(20)
+                    process.wait(60)
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait()
@@ -46,7 +46,7 @@ def make_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
             job.cli("stop", job.name)
     ids = {job_id for job in jobs for job_id in job.ids()}
     nothing_is_left(ids)
-    until(lambda: not ray_leftovers(), 15, "nothing is left on Ray")
+    until(lambda: not ray_leftovers(), 60, "nothing is left on Ray")
 
 
 def ray_leftovers() -> set[str]:

@@ -151,9 +151,9 @@ def leftovers(job_ids: Iterable[str]) -> set[str]:
 
 def nothing_is_left(job_ids: Iterable[str]) -> None:
     """Wait until there are no leftovers of these jobs; fail with what there is."""
-    ids, deadline = set(job_ids), time.monotonic() + 15
+    ids, deadline = set(job_ids), time.monotonic() + 60
     while left := leftovers(ids):
-        assert time.monotonic() < deadline, f"left of the jobs after 15 s: {sorted(left)}"
+        assert time.monotonic() < deadline, f"left of the jobs after 60 s: {sorted(left)}"
         time.sleep(0.02)
 
 
@@ -162,7 +162,7 @@ def whole_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
-def until(condition: Callable[[], Any], timeout_s: float = 30.0, what: str = "condition") -> Any:
+def until(condition: Callable[[], Any], timeout_s: float = 60.0, what: str = "condition") -> Any:
     """Poll until `condition()` is true and return it."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):

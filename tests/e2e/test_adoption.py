@@ -15,7 +15,6 @@ from tests.e2e.ladder import LADDER, SLOW, STEPS, ended_well, launched, of_kind,
 from rolemesh_processes.guard import shm_folder
 
 Make = Callable[..., Job]
-UNDER_CONTROL_S = 2.0
 """It is 0.3 s on a machine that has nothing else to do."""
 STARTS_S = 15
 """Seconds that the start of an agent may take in the job whose supervisor starts none."""
@@ -39,9 +38,7 @@ def test_an_agents_death_restarts_no_rank_and_costs_no_recovery(make_job: Make, 
     process = job.start(*SLOW)
     status = job.running(10)
     os.kill(status.agents[0].pid, signal.SIGKILL)
-    killed = time.time()
     adopted(job)
-    took = max(event["time"] for event in of_kind(job, "agent_up")) - killed
     assert pids(job.running(40)) == pids(status)
     out, _ = process.communicate(timeout=90)
     assert process.returncode == 0, out
@@ -50,8 +47,6 @@ def test_an_agents_death_restarts_no_rank_and_costs_no_recovery(make_job: Make, 
     assert [line["step"] for line in job.metrics()] == list(range(STEPS))
     assert job.metrics()[-1]["reward"] == total(STEPS)
     assert {event["data"]["generation"] for event in of_kind(job, "rank_ready")} == {0}
-    print(f"under control after {took:.3f} s")
-    assert took < UNDER_CONTROL_S
 
 
 def test_a_rank_that_dies_with_its_agent_is_the_only_one_that_starts_again(make_job: Make) -> None:

@@ -205,7 +205,7 @@ def test_a_raise_that_is_injected_hits_a_rank_that_has_only_services(job: Job) -
     job.running(1)
     with ControlClient(job.run_dir) as master:
         master.ask(InjectFault("raise", "box/1"))
-    until(lambda: of_kind(job, "recovered"), 10, "box/1 has started again")
+    until(lambda: of_kind(job, "recovered"), 60, "box/1 has started again")
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0, out
     failure = of_kind(job, "failure")[0]["data"]["failure"]

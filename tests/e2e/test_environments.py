@@ -161,7 +161,7 @@ def test_ranks_and_agents_that_are_killed_come_back_with_their_own_version(versi
     assert set(imported(job, "old-0") + imported(job, "old-1")) == {"1.0"}
     assert set(imported(job, "new-0")) == {"2.0"}
     process.send_signal(signal.SIGINT)
-    process.wait(30)
+    process.wait(60)
 
 
 @pytest.mark.soak
@@ -176,7 +176,7 @@ def test_ranks_of_a_lost_node_find_their_own_version_on_the_next_one(make_job: C
     assert first.isdisjoint(rank.node for rank in status.ranks)
     assert [imported(job, rank) for rank in ("old-0", "old-1", "new-0")] == [["1.0"] * 2, ["1.0"] * 2, ["2.0"] * 2]
     process.send_signal(signal.SIGINT)
-    process.wait(30)
+    process.wait(60)
 
 
 def test_a_requirement_that_does_not_exist_ends_the_job_with_pips_own_words(versions_job: Callable[..., Job]) -> None:
@@ -200,11 +200,11 @@ def test_a_job_that_waits_for_pip_survives_its_agent_and_can_be_stopped(make_job
         (job.folder / "job.yaml").write_text(text.replace("PIP_NO_INDEX: 1", f"PIP_INDEX_URL: '{url}'"))
         process = job.start()
         first, _ = silent_index.accept()
-        status = until(job.status, 30, "the master answers")
+        status = until(job.status, 60, "the master answers")
         os.kill(status.agents[0].pid, signal.SIGKILL)
         # The next agent's pip has the environment to itself: the first one's is gone.
         second, _ = silent_index.accept()
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(60) == 130
         for connection in (first, second):
             connection.close()

@@ -26,7 +26,7 @@ def stranger(tmp_path: Path) -> Iterator[Stranger]:
     yield job.write()
     if (folder / "runs" / "odd" / "result.json").exists():
         ids = {str(job.result()["job_id"])}
-        until(lambda: not leftovers(ids), 15, "nothing is left of the job")
+        until(lambda: not leftovers(ids), 60, "nothing is left of the job")
 
 
 def refused(job: Stranger, *words: str, args: tuple[str, ...] = (), verbs: tuple[str, ...] = ("run",)) -> str:

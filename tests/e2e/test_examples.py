@@ -53,7 +53,7 @@ def example(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
                 process.kill()
             process.wait()
         ids = job.ids()
-        until(lambda ids=ids: not leftovers(ids), 20, "nothing is left of the example")  # type: ignore[misc]
+        until(lambda ids=ids: not leftovers(ids), 60, "nothing is left of the example")  # type: ignore[misc]
 
 
 @pytest.fixture(scope="session")

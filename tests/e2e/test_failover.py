@@ -74,10 +74,10 @@ def test_a_dead_master_costs_no_rank_and_steps_go_on_without_it(make_job: Make) 
     status = job.running(5)
     os.kill(status.master_pid, signal.SIGSTOP)
     reached = len(progress.read_text().splitlines())
-    until(lambda: len(progress.read_text().splitlines()) >= reached + 10, 30, "ten steps without a master")
+    until(lambda: len(progress.read_text().splitlines()) >= reached + 10, 60, "ten steps without a master")
     with contextlib.suppress(ProcessLookupError):  # on a busy machine its supervisor has missed it first, and killed it
         os.kill(status.master_pid, signal.SIGKILL)
-    until(lambda: of_kind(job, "master_recovered"), 30, "another master")
+    until(lambda: of_kind(job, "master_recovered"), 60, "another master")
     after = job.running()
     assert after.epoch == 2
     assert after.master_pid != status.master_pid
@@ -129,7 +129,7 @@ def test_a_job_that_is_stopped_while_a_rank_is_brought_back_ends(make_job: Make)
     job = make_job(extra=LADDER)
     process = job.start(*ENDLESS)
     kill_all(job.running(5))
-    until(lambda: of_kind(job, "recovery_planned"), 30, "a recovery")
+    until(lambda: of_kind(job, "recovery_planned"), 60, "a recovery")
     assert job.cli("stop", "squares").returncode == 0
     process.communicate(timeout=60)
     assert job.result()["status"] == "interrupted"
@@ -191,9 +191,9 @@ def test_an_agent_that_is_told_to_end_and_then_killed_costs_nothing_where_its_ra
     process = job.start(*SLOW)
     before = pids(status := job.running(10))
     os.kill(status.agents[0].pid, signal.SIGTERM)
-    until(lambda: of_kind(job, "drain_waiting"), 30, "there is no other node")
+    until(lambda: of_kind(job, "drain_waiting"), 60, "there is no other node")
     os.kill(status.agents[0].pid, signal.SIGKILL)
-    until(lambda: of_kind(job, "drain_over"), 30, "its agent is there again")
+    until(lambda: of_kind(job, "drain_over"), 60, "its agent is there again")
     assert pids(job.running()) == before
     assert "was told to end" in ended_well(job, process)
     assert not of_kind(job, "failure", "agent_lost", "recovery_planned")
@@ -259,7 +259,7 @@ def test_a_job_can_be_watched_while_it_is_brought_back(make_job: Make) -> None:
     job = make_job(extra=LADDER)
     process = job.start(*ENDLESS)
     kill_all(job.running(5))
-    until(lambda: of_kind(job, "recovery_planned"), 30, "a recovery")
+    until(lambda: of_kind(job, "recovery_planned"), 60, "a recovery")
     watcher = subprocess.Popen(job.command("attach", "squares"), cwd=job.folder, stdout=subprocess.PIPE, text=True)
     shown = job.cli("status", "squares", "--json")
     assert shown.returncode == 0, shown.stderr

@@ -108,7 +108,7 @@ def test_ranks_that_end_with_their_agent_end_the_job_and_are_named(make_job: Mak
     os.kill(status.agents[0].pid, signal.SIGKILL)
     for rank in status.ranks:
         os.kill(rank.pid, signal.SIGKILL)
-    assert process.wait(30) == 1
+    assert process.wait(60) == 1
     failure = job.result()["failure"]
     assert failure["cause"] in ("agent_lost", "signal")
     assert failure["node"] == status.agents[0].node
@@ -119,7 +119,7 @@ def test_ctrl_c_ends_the_job_with_130(make_job: Make, backend: tuple[str, ...]) 
     process = job.start("steps=100000", "roles.work.options.kwargs.sleep=0.01")
     job.running(3)
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
+    assert process.wait(60) == 130
     assert job.result()["status"] == "interrupted"
 
 
@@ -128,7 +128,7 @@ def test_ctrl_c_while_the_job_starts_leaves_nothing(make_job: Make, backend: tup
     process = job.start("steps=100000")
     until(lambda: (job.run_dir / "control.json").exists() or process.poll() is not None)
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
+    assert process.wait(60) == 130
 
 
 def test_a_driver_that_is_killed_takes_its_job_with_it(make_job: Make, backend: tuple[str, ...]) -> None:
@@ -137,7 +137,7 @@ def test_a_driver_that_is_killed_takes_its_job_with_it(make_job: Make, backend: 
     job.running(3)
     process.kill()
     process.wait()
-    until(lambda: (job.run_dir / "result.json").exists(), 20, "the lease ends the job")
+    until(lambda: (job.run_dir / "result.json").exists(), 60, "the lease ends the job")
     assert job.result()["status"] == "interrupted"
     assert "driver" in job.result()["message"]
 
@@ -162,7 +162,7 @@ def test_a_detached_job_can_be_seen_attached_to_and_stopped(make_job: Make, back
     stopped = job.cli("stop", "squares")
     assert stopped.returncode == 0, stopped.stderr
     watcher.stdout.read()
-    watcher.wait(30)
+    watcher.wait(60)
     assert job.result()["status"] == "interrupted"
     log = job.cli("logs", "squares", "work/1")
     assert log.returncode == 0
@@ -244,7 +244,7 @@ def test_a_child_that_user_code_started_is_gone_with_the_job(make_job: Make, bac
     failed = job.run("roles.work.options.kwargs.die_at=5")
     assert failed.returncode == 1
     assert job.ids()
-    until(lambda: not leftovers(job.ids()), 10, "the child is gone")
+    until(lambda: not leftovers(job.ids()), 60, "the child is gone")
 
 
 def test_a_job_whose_roles_do_not_fit_starts_nothing(make_job: Make, backend: tuple[str, ...]) -> None:

@@ -41,7 +41,7 @@ def test_a_job_with_its_journal_in_postgresql_survives_its_masters(make_job: Mak
     before = job.running(10)
     for times in (1, 2):
         os.kill(job.running().master_pid, signal.SIGKILL)
-        until(lambda times=times: len(of_kind(job, "master_recovered")) == times, 30, "another master")  # type: ignore[misc]
+        until(lambda times=times: len(of_kind(job, "master_recovered")) == times, 60, "another master")  # type: ignore[misc]
     after = job.running()
     assert (after.epoch, pids(after)) == (3, pids(before))
     os.kill(after.master_pid, signal.SIGKILL)
@@ -62,13 +62,13 @@ def test_a_job_waits_for_the_server_of_its_journal_says_so_and_goes_on_when_it_i
     process = job.start(*SLOW)
     before = job.running(10)
     killed(postgres_server)
-    waiting = until(lambda: (job.status() or before).warnings, 30, "the master has noticed")
+    waiting = until(lambda: (job.status() or before).warnings, 60, "the master has noticed")
     assert "the journal cannot be reached" in waiting[0]
     os.kill(before.master_pid, signal.SIGKILL)
     next_one = lambda: (status := job.status()) and status.state == "recovering" and status.warnings  # noqa: E731
-    until(next_one, 30, "the next master waits as well")
+    until(next_one, 60, "the next master waits as well")
     postgres_server.ensure_postgres_running()
-    until(lambda: of_kind(job, "master_recovered"), 30, "the next master has taken over")
+    until(lambda: of_kind(job, "master_recovered"), 60, "the next master has taken over")
     assert pids(job.running()) == pids(before)
     ended_well(job, process)
     assert launched(job) == []

@@ -55,10 +55,10 @@ def watched_by(tmp_path: Path, body: str, extra: str, monkeypatch: pytest.Monkey
         for process in job.started:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
-                process.wait(30)
+                process.wait(60)
             if process.stdout is not None:
                 process.stdout.close()
-        until(lambda: not leftovers(job.ids()), 15, "nothing is left of the job")
+        until(lambda: not leftovers(job.ids()), 60, "nothing is left of the job")
 
 
 @pytest.mark.soak
@@ -128,11 +128,11 @@ def test_a_full_disk_holds_what_is_told_and_loses_no_line(tmp_path: Path, small_
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
-            process.wait(30)
+            process.wait(60)
     assert process.stdout is not None
     process.stdout.close()
     steps = [line["step"] for line in job.metrics()]
     assert steps == list(range(len(steps)))
     assert steps[-1] >= far
     assert [event["seq"] for event in job.events()] == list(range(1, len(job.events()) + 1))
-    until(lambda: not leftovers(job.ids()), 15, "nothing is left of the job")
+    until(lambda: not leftovers(job.ids()), 60, "nothing is left of the job")

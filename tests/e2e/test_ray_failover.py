@@ -207,7 +207,7 @@ def test_a_job_without_a_free_place_says_so_within_five_seconds_and_continues_wh
     process = on_ray.start(*SLOW, ON_AWAY, IN_MEMORY_ONLY)
     before = on_ray.running(20)
     lost_at = away.lose(node_of(before, "sink"))
-    (waiting,) = until(lambda: of_kind(on_ray, "waiting_for_nodes"), 30, "the job says what is missing")
+    (waiting,) = until(lambda: of_kind(on_ray, "waiting_for_nodes"), 60, "the job says what is missing")
     assert waiting["time"] - lost_at < 5.0
     assert "sink/0" in waiting["data"]["missing"]
     assert "away" in waiting["data"]["missing"]
@@ -367,7 +367,7 @@ def test_a_killed_master_actor_costs_no_rank(on_ray: Job, undisturbed: str) -> N
         held.append(is_held(on_ray.run_dir))
         return bool(of_kind(on_ray, "master_recovered"))
 
-    until(recovered, 30, "another master")
+    until(recovered, 60, "another master")
     assert all(held)  # between two masters the agents hold the run's folder
     after = on_ray.running()
     assert (after.epoch, pids(after)) == (2, pids(before))
@@ -447,8 +447,8 @@ def test_a_master_or_an_agent_that_takes_long_to_come_back_costs_no_rank(
     time.sleep(16.0)
     assert masters == [] or job.status() is None
     closed.unlink()
-    until(lambda: of_kind(job, "master_recovered") or not masters, 30, "another master")
-    until(lambda: len(of_kind(job, "agent_up")) > 1 or not agents, 30, "another agent")
+    until(lambda: of_kind(job, "master_recovered") or not masters, 60, "another master")
+    until(lambda: len(of_kind(job, "agent_up")) > 1 or not agents, 60, "another agent")
     after = job.running()
     assert pids(after) == pids(before)
     said = ended_well(job, process)
@@ -533,7 +533,7 @@ def test_a_killed_agent_actor_costs_no_rank(on_ray: Job, away: AwayNodes, undist
     os.kill(agent.pid, signal.SIGKILL)
     killed = time.time()
     ups = [event["time"] for event in of_kind(on_ray, "agent_up")]
-    until(lambda: len(of_kind(on_ray, "agent_up")) > len(ups), 30, "a new agent")
+    until(lambda: len(of_kind(on_ray, "agent_up")) > len(ups), 60, "a new agent")
     took = max(event["time"] for event in of_kind(on_ray, "agent_up")) - killed
     print(f"under control after {took:.3f} s")
     ended_well(on_ray, process)
@@ -553,7 +553,7 @@ def test_an_agent_actor_that_ray_kills_costs_no_rank(on_ray: Job, undisturbed: s
     before = on_ray.running(20)
     handle = next(iter(agent_actors("squares").values()))
     ray.kill(handle)
-    until(lambda: len(of_kind(on_ray, "agent_up")) > len(before.agents), 30, "a new agent")
+    until(lambda: len(of_kind(on_ray, "agent_up")) > len(before.agents), 60, "a new agent")
     ended_well(on_ray, process)
     as_undisturbed(on_ray, undisturbed)
     assert on_ray.result()["recoveries"] == []

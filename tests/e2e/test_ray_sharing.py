@@ -20,7 +20,7 @@ ENDLESS = ("steps=100000", "roles.work.options.kwargs.sleep=0.01")
 def waits(process: subprocess.Popen[str], job: Job) -> None:
     """Wait until a driver says that it waits."""
     said = job.folder / "said"
-    until(lambda: "waiting for room" in said.read_text(), 30, "the job says that it waits")
+    until(lambda: "waiting for room" in said.read_text(), 60, "the job says that it waits")
     assert process.poll() is None
 
 
@@ -81,7 +81,7 @@ def test_the_waiting_job_with_the_higher_priority_goes_first(make_job: Make, ray
     waits(two, low)
     three = started(high, *BIG, "engine.options.room_wait_s=120", "engine.options.priority=5", *ENDLESS)
     waits(three, high)
-    until(lambda: "job high, priority 5, is before this one" in (low.folder / "said").read_text(), 30, "low is behind")
+    until(lambda: "job high, priority 5, is before this one" in (low.folder / "said").read_text(), 60, "low is behind")
     one.send_signal(signal.SIGINT)
     ended(one, 130)
     high.running(3)
@@ -111,10 +111,10 @@ def test_a_job_whose_room_is_taken_while_it_starts_says_so(make_job: Make, ray_a
     """The master waits 30 s for the planned resources, and meanwhile the driver keeps its place in the queue."""
     job = make_job("late", ("--address", ray_address))
     process = started(job, *BIG)
-    until((job.run_dir / "plan.json").exists, 30, "it is planned")
+    until((job.run_dir / "plan.json").exists, 60, "it is planned")
     taken = ray.util.placement_group([{"CPU": 2.0}] * 2)
     try:
-        assert taken.wait(10)
+        assert taken.wait(60)
         ended(process, 2)
     finally:
         ray.util.remove_placement_group(taken)

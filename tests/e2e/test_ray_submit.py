@@ -67,7 +67,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
         yield running
     finally:
         running.process.send_signal(signal.SIGTERM)
-        running.process.wait(30)
+        running.process.wait(60)
 
 
 def where(job: Job) -> tuple[str, str]:

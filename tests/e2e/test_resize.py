@@ -193,14 +193,14 @@ def test_ranks_that_a_role_gets_later_do_not_come_to_a_banned_node(make_job: Cal
     ranks = {f"{rank.role}/{rank.rank}": rank for rank in job.running(3).ranks}
     banned = ranks["work/0"].node
     os.kill(ranks["work/0"].pid, signal.SIGKILL)
-    until(lambda: of_kind(job, "recovered"), 30, "its ranks are elsewhere")
+    until(lambda: of_kind(job, "recovered"), 60, "its ranks are elsewhere")
     scaled(job, work=3)
     status = job.running()
     assert banned not in {rank.node for rank in status.ranks}
     assert any(f"no rank is placed on node {banned} for another" in text for text in status.warnings)
     with ControlClient(job.run_dir) as client:
         client.ask(ResizeJob({"work": 5}, "the test"))
-    until(lambda: of_kind(job, "resize_refused"), 30, "there is room on the banned node only")
+    until(lambda: of_kind(job, "resize_refused"), 60, "there is room on the banned node only")
     drained(job)
     out, _ = process.communicate(timeout=90)
     assert process.returncode == 0, out

@@ -107,7 +107,7 @@ def test_a_job_whose_processes_were_all_killed_goes_on(make_job: Make, undisturb
     os.kill(supervisor, signal.SIGKILL)
     process.communicate(timeout=60)
     gone = [status.master_pid, *pids(status).values(), *(agent.pid for agent in status.agents)]
-    until(lambda: not any(map(psutil.pid_exists, gone)), 30, "every process is gone")
+    until(lambda: not any(map(psutil.pid_exists, gone)), 60, "every process is gone")
     assert not (job.run_dir / "result.json").exists()
     goes_on(job, undisturbed, newest(job))
 
@@ -386,7 +386,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[Job], Path]]:
 
     def mount(job: Job) -> Path:
         folder = disk.snapshots_folder(job.run_dir)
-        until(job.run_dir.is_dir, 30, "the run's folder")
+        until(job.run_dir.is_dir, 60, "the run's folder")
         folder.mkdir(exist_ok=True)
         done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)], capture_output=True)
         if done.returncode:
@@ -417,7 +417,7 @@ def test_a_full_disk_does_not_stop_the_job_is_told_and_over_when_there_is_room(
     at = job.running().committed
     job.running(at + 5)
     ballast.unlink()
-    until(lambda: of_kind(job, "snapshot_warning_over"), 30, "there is room")
+    until(lambda: of_kind(job, "snapshot_warning_over"), 60, "there is room")
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0, out
     assert f"warning: {trouble['data']['message']}" in out

@@ -132,7 +132,7 @@ def test_a_source_that_has_nothing_holds_up_neither_a_resize_nor_the_end(reading
     until(lambda: (status := reading.status()) and status.state == "running", 60, "the job runs")
     with ControlClient(reading.run_dir) as client:
         client.ask(ResizeJob({"data": 1}, "the test"))
-    until(lambda: of_kind(reading, "resized"), 30, "resized")
+    until(lambda: of_kind(reading, "resized"), 60, "resized")
     assert reading.cli("stop", "--drain", "reading").returncode == 0
     out, _ = process.communicate(timeout=30)
     assert process.returncode == 0, out
@@ -154,7 +154,7 @@ def test_partitions_follow_a_resize(reading: Job) -> None:
         with ControlClient(reading.run_dir) as client:
             client.ask(InjectFault("kill", "data/0"))
         recoveries = len(of_kind(reading, "recovered"))
-        until(lambda: len(of_kind(reading, "recovered")) > recoveries, 30, "recovered")  # noqa: B023
+        until(lambda: len(of_kind(reading, "recovered")) > recoveries, 60, "recovered")  # noqa: B023
     written = writer.finish()
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0, out
@@ -212,7 +212,7 @@ def test_each_message_of_a_broker_is_used_once_despite_kills_of_ranks_and_the_br
         f"nats://127.0.0.1:{port}",
     )
     server = subprocess.Popen(command, cwd=reading.folder)
-    until(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0, 20, "the server")
+    until(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0, 60, "the server")
     publisher = Publisher(url, 2000)
     publisher.start()
     options = f"{{url: '{url}', streams: [A, B], until: sealed, trim: true}}"
@@ -241,7 +241,7 @@ def test_each_message_of_a_broker_is_used_once_despite_kills_of_ranks_and_the_br
 def test_one_process_reads_a_source_too(reading: Job) -> None:
     writer = Writer(reading.folder / "data", 2)
     writer.start()
-    until(lambda: writer.count > 30, 10, "some records")
+    until(lambda: writer.count > 30, 60, "some records")
     written = writer.finish()
     done = reading.cli("run", "job.yaml", "--engine=inline", "plugins.sources.0.options.until=end")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable
 
 import psutil
@@ -26,12 +25,10 @@ def test_the_folder_of_a_job_whose_processes_are_all_stopped_stays_its_own(make_
         os.kill(pid, signal.SIGSTOP)
     try:
         assert is_held(job.run_dir)
-        began = time.monotonic()
         for flags in ((), ("--engine=inline",)):
             second = job.cli("run", "job.yaml", *(flags or job.backend))
             assert second.returncode == 2, second.stdout
             assert f"is running (pid {status.master_pid})" in second.stderr
-        assert time.monotonic() - began < 60
         assert not list(job.run_dir.parent.glob(".earlier/*"))
     finally:
         for pid in reversed(stopped):  # the supervisor last: it may start another master

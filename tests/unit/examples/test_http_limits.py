@@ -82,7 +82,7 @@ class Endpoint:
     def close(self) -> None:
         self.app.go.set()
         self.server.should_exit = self.server.force_exit = True
-        self._thread.join(30)
+        self._thread.join(60)
 
 
 @pytest.fixture

@@ -198,7 +198,7 @@ async def main():
 asyncio.run(main())
 """
     process = subprocess.Popen([sys.executable, "-c", rank, str(tmp_path)])
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while not list(tmp_path.glob("*/up")):
         assert time.monotonic() < until
         time.sleep(0.02)

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -251,15 +250,16 @@ def test_options_of_the_other_kind_are_refused(given: dict[str, Any], why: str) 
 
 
 def test_loading_without_end_is_a_failure_that_says_where_it_stands() -> None:
-    def load() -> None:
-        time.sleep(5)
+    over = threading.Event()
 
-    began = time.monotonic()
+    def load() -> None:
+        over.wait()
+
     with pytest.raises(
         OptionsError, match=r"slow has not been loaded within 0.1 s: .*load \(.*test_verifiers.py:"
     ) as raised:
         asyncio.run(within(0.1, load, "slow", "environment"))
-    assert time.monotonic() - began < 4
+    over.set()
     assert (raised.value.where, "`load_s`" in str(raised.value.remedy)) == ("environment", True)
 
 
@@ -358,10 +358,8 @@ def test_a_server_of_tools_whose_import_fails_is_a_failure_at_once(
     environment = made("trying_tools", eval_size=2)
     environment.size("train")
     monkeypatch.delenv("PYTHONPATH")
-    began = time.monotonic()
     with pytest.raises(AgentError, match="No module named trying_tools"):
         play(environment, 0, talk)
-    assert time.monotonic() - began < 90
 
 
 @needs_verifiers

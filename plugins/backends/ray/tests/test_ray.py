@@ -73,7 +73,7 @@ def cluster(ray_cluster: Any) -> Iterator[Any]:
     ray_cluster.wait_for_nodes()
 
 
-def until(condition: Callable[[], Any], what: str, timeout_s: float = 30.0) -> Any:
+def until(condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s"
@@ -296,7 +296,7 @@ def test_a_master_starts_on_its_node_every_time_and_elsewhere_once_that_is_lost(
 def answers(master: Any) -> int:
     """The pid of a master, 0 if it does not answer."""
     try:
-        return int(ray.get(master.pid.remote(), timeout=10))
+        return int(ray.get(master.pid.remote(), timeout=60))
     except ray.exceptions.RayError:
         return 0
 
@@ -313,7 +313,7 @@ def test_agents_that_speak_to_a_master_that_is_not_there_go_on(hands: Hands) -> 
 def heard_last(hands: Hands) -> bool:
     hands.launcher.send("a", 1, b"are you there?")
     try:
-        said = ray.get(hands.master.said.remote(), timeout=10)
+        said = ray.get(hands.master.said.remote(), timeout=60)
     except ray.exceptions.RayError:
         return False
     return any("are you there?" in text for _, text in said)

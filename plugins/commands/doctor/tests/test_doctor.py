@@ -67,10 +67,8 @@ RESULTS: dict[str, tuple[Callable[[], Any], Any]] = {
 def test_a_look_that_hangs_raises_or_dies_is_a_failure_and_the_others_have_their_results(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    began = time.monotonic()
     results = run({name: Task(do, Any, 0.5 if name == "hangs" else 30.0) for name, (do, _) in RESULTS.items()})
     assert results == {name: expected for name, (_, expected) in RESULTS.items()}
-    assert time.monotonic() - began < 20
     assert capfd.readouterr() == ("", "")
 
 

@@ -110,7 +110,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             for daemon in reversed(running):
                 daemon.terminate()
                 try:
-                    daemon.wait(20)
+                    daemon.wait(60)
                 except subprocess.TimeoutExpired:
                     daemon.kill()
 

@@ -53,9 +53,9 @@ def test_a_store_that_does_not_answer_holds_up_its_run_only(
     with held(silent):
         refused = client.get("/run/other/failures")
         assert (refused.status_code, f"{tmp_path / 'other'} has not answered for 0.3 s" in refused.text) == (503, True)
-        began = time.monotonic()
+        for module, name in ((server, "LIMIT_S"), (patience, "ROW_S")):
+            monkeypatch.setattr(module, name, 600.0)
         assert client.get("/run/other/events").status_code == 503, "without another wait"
-        assert time.monotonic() - began < 0.3
         assert client.get("/run/one/failures").status_code == 200
         text = client.get("/").text
         assert "the store of this run does not answer" in text
@@ -68,7 +68,6 @@ def test_a_store_that_does_not_answer_holds_up_its_run_only(
 def test_a_folder_that_does_not_answer_before_the_first_listing_is_named_and_the_others_are_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "ROW_S", 0.3)
     for name in ("older", "silent", "newer", "no-run"):
         (tmp_path / name).mkdir()
         (tmp_path / name / ("note" if name == "no-run" else "run.json")).write_text("{}")
@@ -86,11 +85,10 @@ def test_a_folder_that_does_not_answer_before_the_first_listing_is_named_and_the
     )
     rows = r'<a href="./run/(.*?)/flow">.*?<span class="state ">(.*?)</span>'
     try:
-        for limit_s in (10.0, 0.3):
-            began = time.monotonic()
+        for limit_s in (2.0, 600.0):  # it waits only once
+            monkeypatch.setattr(patience, "ROW_S", limit_s)
             found = re.findall(rows, client.get("/").text)
             assert found == [("newer", "new"), ("older", "new"), ("silent", "no answer")]
-            assert time.monotonic() - began < limit_s, "it waits only once"
         assert client.get("/run/older/metrics").status_code == 200
     finally:
         over.set()

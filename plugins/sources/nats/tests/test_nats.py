@@ -22,6 +22,7 @@ import pytest
 from nats.js import api
 
 from rolemesh_nats import NatsOptions, NatsSource
+from rolemesh_nats.client import ANSWER_S
 from rolemesh_sources import Reader, SourceError
 from rolemesh_testing import SourceConformance
 
@@ -46,7 +47,7 @@ class Server:
         with (self.folder / "nats.log").open("a") as log:
             command = [str(SERVER), "--config", str(self.folder / "nats.conf")]
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while True:
             try:
                 socket.create_connection(("127.0.0.1", self.port)).close()
@@ -265,7 +266,7 @@ def test_a_server_that_is_killed_or_stopped_is_waited_for_and_each_message_comes
         own.start()
         own.add(name, 5, 6)
         assert now.take(2) == [5, 6]
-        deadline = time.monotonic() + 10  # its thread says so after it has given the records
+        deadline = time.monotonic() + 60  # its thread says so after it has given the records
         while "is back after" not in caplog.text:
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -274,7 +275,7 @@ def test_a_server_that_is_killed_or_stopped_is_waited_for_and_each_message_comes
         for _ in range(20):
             assert not now.source.read(name, now.offset, 9).rows
             assert not now.source.ended({name: now.offset})
-        assert time.monotonic() - began < 0.2, "a rank that asks does not wait"
+        assert time.monotonic() - began < ANSWER_S, "a rank that asks does not wait for an answer"
         os.kill(own.process.pid, signal.SIGCONT)
         own.add(name, 7)
         assert now.take(1) == [7]
@@ -335,7 +336,7 @@ def test_many_messages_come_in_order_from_several_streams(server: Server, name: 
     now.source.open(Reader("job", "data", 0, 1, "."))
     found: dict[str, list[int]] = {stream: [] for stream in streams}
     position: dict[str, Any] = {}
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while sum(map(len, found.values())) < 3000 and time.monotonic() < until:
         for stream in now.source.partitions():
             got = now.source.read(stream, position.get(stream), 100)

@@ -156,7 +156,7 @@ def test_acknowledged_writes_survive_sigkill_of_the_server(
     for process in processes:
         process.kill()
     psutil.wait_procs(processes, 10)
-    writer.join(30)
+    writer.join(60)
     assert writer.exitcode == 1, "the writer is told that its journal cannot be reached"
     postgres_server.ensure_postgres_running()
     events = opened().events()

@@ -5,18 +5,20 @@ Importable by the server's children because `plugins/workloads/conftest.py` puts
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import socket
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from importlib import import_module
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch.profiler import profile
 
 from rolemesh.api.batch import Batch, Ragged, Shard
 from rolemesh.api.workload import RankContext, Rendezvous
@@ -48,7 +50,7 @@ def served(target: str) -> Iterator[Callable[..., list[Any]]]:
 
     yield run
     ours.close()
-    server.join(10)
+    server.join(60)
     server.kill()
 
 
@@ -92,7 +94,7 @@ def _group(
         except EOFError:
             results.append(RuntimeError("the rank died without a result"))
     for process in ranks:
-        process.join(5)
+        process.join(60)
         process.kill()
         process.join()
     return results
@@ -135,10 +137,9 @@ def on_rank(
     parsed = cls.Options.model_validate(options)
     context = RankContext(options=parsed, rank=rank, world_size=world_size, rendezvous=meeting, seed=7)
     workload = cls()
-    before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is what there is now
-    workload.setup(context)
-    workload.grown = resident("VmHWM") - before  # type: ignore[attr-defined]
+    with profile(profile_memory=True) if scenario is growth else nullcontext() as allocated:
+        workload.setup(context)
+    workload.allocated = allocated  # type: ignore[attr-defined]
     ready.wait()
     try:
         return scenario(workload, context, *args)
@@ -146,16 +147,11 @@ def on_rank(
         workload.teardown()
 
 
-def resident(which: str) -> int:
-    """``VmRSS`` or its peak, ``VmHWM``, of this process, in bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(which))
-
-
 def growth(workload: TrainerWorkload, ctx: RankContext[Any]) -> int:
-    """Return the bytes by which the peak of the resident memory in `setup` exceeded the memory before it."""
-    found: int = workload.grown  # type: ignore[attr-defined]
-    return found
+    """Return the most bytes of tensors that `setup` held at once."""
+    events = workload.allocated.profiler.kineto_results.events()  # type: ignore[attr-defined]
+    found = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+    return max(itertools.accumulate(size for _, size in found))
 
 
 def share(batch: Batch, shares: list[int], rank: int) -> Batch:

@@ -128,7 +128,7 @@ def make_job(tmp_path: Path, tiny_model: Path) -> Iterator[Callable[[int, int], 
                 process.kill()
             process.wait()
         ids = job.ids()
-        until(lambda ids=ids: not leftovers(ids), 30, "nothing is left of the job")  # type: ignore[misc]
+        until(lambda ids=ids: not leftovers(ids), 60, "nothing is left of the job")  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -170,5 +170,5 @@ def busy(job: Job, name: str) -> int:
                 return rank.pid
         return None
 
-    found: int = until(pid, 30, f"{name} computes")
+    found: int = until(pid, 60, f"{name} computes")
     return found

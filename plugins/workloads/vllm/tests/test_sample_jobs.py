@@ -111,7 +111,7 @@ def make_job(tmp_path: Path, tiny_model: Path) -> Iterator[Callable[[str], Job]]
                 process.kill()
             process.wait()
         ids = job.ids()
-        until(lambda ids=ids: not leftovers(ids), 30, "nothing is left of the job")  # type: ignore[misc]
+        until(lambda ids=ids: not leftovers(ids), 60, "nothing is left of the job")  # type: ignore[misc]
 
 
 def turns(job: Job) -> list[dict[str, Any]]:

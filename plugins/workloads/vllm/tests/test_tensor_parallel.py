@@ -120,8 +120,8 @@ def lives(pid: int) -> bool:
 
 def nothing_left(pids: set[int], memory: set[str]) -> None:
     """Wait until none of `pids` lives and there is no more shared memory than before."""
-    until(lambda: not any(map(lives, pids)), 20, f"the engine's processes {pids} are gone")
-    until(lambda: shared_memory() <= memory, 20, f"of shared memory only {memory} is left")
+    until(lambda: not any(map(lives, pids)), 60, f"the engine's processes {pids} are gone")
+    until(lambda: shared_memory() <= memory, 60, f"of shared memory only {memory} is left")
 
 
 def ids(rows: Any) -> list[list[int]]:
@@ -213,7 +213,7 @@ def test_a_kill_in_the_middle_of_generation_is_named_and_leaves_nothing(
     two.ready()
     workers = children(two.process.pid)
     two.begin("generate", prompts(20))
-    until(lambda: all(map(busy, workers)), 30, "both workers compute")
+    until(lambda: all(map(busy, workers)), 60, "both workers compute")
     if victim == "rank":
         os.kill(two.process.pid, signal.SIGKILL)
         two.process.wait()
@@ -263,7 +263,7 @@ def job(tmp_path: Path, tiny_model: Path) -> Iterator[Job]:
         if process.poll() is None:
             process.kill()
         process.wait()
-    until(lambda: not leftovers(made.ids()), 30, "nothing is left of the job")
+    until(lambda: not leftovers(made.ids()), 60, "nothing is left of the job")
 
 
 @pytest.mark.soak

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import queue
 import signal
 import threading
 import time
@@ -85,7 +83,7 @@ def test_an_error_in_an_agents_loop_leaves_all_that_a_kill_would_leave(node: Cal
         lambda report: next((r.pid for r in report.ranks if r.durable == 4), 0), "five steps are in memory"
     )
     first.fail_send = True
-    first.thread.join(20)
+    first.thread.join(60)
     assert isinstance(first.error, OSError)
     assert alive(pid)
     kept = {path.name for path in first.shm.iterdir()}
@@ -109,7 +107,7 @@ def orphaned(node: Callable[..., Node], **settings: Any) -> tuple[Node, int]:
     )
     assert first.agent is not None
     first.fail_send = True
-    first.thread.join(20)
+    first.thread.join(60)
     first.agent._channels.close()  # as the system does for a process
     return first, pid
 
@@ -134,7 +132,7 @@ def test_the_next_incarnation_adopts_the_ranks_which_go_on_where_they_are(node: 
     assert second.rank("work", "up", generation=1).pid != pid
     assert not alive(pid)
     second.stop(0.0)
-    second.thread.join(20)
+    second.thread.join(60)
     assert not second.shm.exists()
 
 
@@ -151,7 +149,7 @@ def test_ranks_that_take_turns_look_at_the_page_that_they_had(node: Callable[...
     pid = first.rank("work", "up").pid
     assert first.agent is not None
     first.fail_send = True
-    first.thread.join(20)
+    first.thread.join(60)
     first.agent._channels.close()
     second = node(COUNTS, {"work": "step"}, stateful=("work",), size=2, job_id=first.job_id, incarnation=1)
     second.launch("work", 1, turns=members)
@@ -263,18 +261,14 @@ def test_an_agent_whose_turn_takes_long_says_that_it_is_at_work_and_an_idle_one_
     status_pages, slow = here.agent._status_pages, threading.Event()
 
     def start(launch: m.RankLaunch) -> Path:
-        slow.wait(3.5)
+        slow.wait()
         raise OSError(errno.ENOSPC, "the system took its time")
 
     monkeypatch.setattr(status_pages, "start", start)
     here.launch("work")
-    told = []
-    deadline = time.monotonic() + 3.0
-    while time.monotonic() < deadline:
-        with contextlib.suppress(queue.Empty):
-            told.append(here.sent.get(timeout=0.1))
+    while not isinstance(here.sent.get(timeout=60), m.AtWork):
+        pass
     slow.set()
-    assert [type(message) for message in told if isinstance(message, m.AtWork)], "it was at work for 3 s"
     here.rank("work", "failed")
     while not here.sent.empty():
         here.sent.get()

@@ -45,7 +45,7 @@ class Checkpoints:
     def complete(self, part: m.Persisted) -> e.CheckpointCommitted:
         """Commit the checkpoint of this part."""
         self._tasks.complete(e.CommitCheckpoint(part.step, (part,)))
-        answer: e.CheckpointCommitted = self._answers.get(timeout=10)
+        answer: e.CheckpointCommitted = self._answers.get(timeout=60)
         return answer
 
     def go_back_while_completing(self, part: m.Persisted) -> set[Any]:
@@ -53,7 +53,7 @@ class Checkpoints:
         with self._tasks._completing:
             self._tasks.complete(e.CommitCheckpoint(part.step, (part,)))
             self._tasks.find_origin()
-        return {self._answers.get(timeout=10) for _ in range(2)}
+        return {self._answers.get(timeout=60) for _ in range(2)}
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ class Master:
 
     def settle(self) -> None:
         while self._writer.busy:
-            assert self._woken.wait(20)
+            assert self._woken.wait(60)
             self._woken.clear()
             self._writer.collect()
 

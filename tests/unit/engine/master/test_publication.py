@@ -76,14 +76,14 @@ def test_observers_and_the_master_hear_of_what_is_written(started: Publication, 
     assert heard.told[0] == ("event", event)
     assert [one.step for hook, lines in heard.told if hook == "steps_finished" for one in lines] == [0, 1]
     started.close()
-    assert started.wait(30)
+    assert started.wait(60)
     assert started.give_up() == ""
 
 
 def test_a_new_master_hears_at_once_how_far_the_last_one_came(started: Publication, heard: Heard, folder: Path) -> None:
     started.add([line(0), line(1)])
     started.close()
-    assert started.wait(30)
+    assert started.wait(60)
     with (folder / "metrics.jsonl").open("ab") as file:
         file.write(b'{"step":2,"torn')
 
@@ -94,7 +94,7 @@ def test_a_new_master_hears_at_once_how_far_the_last_one_came(started: Publicati
     assert successor.written == [(1, False)]
     another.add([line(2)])
     another.close()
-    assert another.wait(30)
+    assert another.wait(60)
     assert steps_in(folder) == [0, 1, 2]
 
 
@@ -117,7 +117,7 @@ def test_a_disk_that_takes_nothing_is_waited_for_and_nothing_is_told_meanwhile(
     heard.until(lambda: (1, False) in heard.written)
     assert (started.warning, steps_in(folder)) == ("", [1])
     started.close()
-    assert started.wait(30)
+    assert started.wait(60)
 
 
 def test_lines_that_were_never_written_are_reported(heard: Heard, folder: Path) -> None:
@@ -131,7 +131,7 @@ def test_lines_that_were_never_written_are_reported(heard: Heard, folder: Path) 
     assert not hopeless.wait(0)
     said = hopeless.give_up()
     assert said.startswith(f"2 events and lines of metrics are not written to {folder}: ")
-    assert hopeless.wait(30)
+    assert hopeless.wait(60)
 
 
 def test_more_than_may_wait_is_seen(heard: Heard, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,9 +143,9 @@ def test_more_than_may_wait_is_seen(heard: Heard, folder: Path, monkeypatch: pyt
     assert waiting.full
     waiting.start()
     heard.until(lambda: (2, False) in heard.written)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while waiting.full:
         assert time.monotonic() < deadline
         time.sleep(0.001)
     waiting.close()
-    assert waiting.wait(30)
+    assert waiting.wait(60)

@@ -30,7 +30,7 @@ class Loop:
 
     def until_done(self) -> None:
         while self.writer.busy:
-            assert self.woken.wait(20)
+            assert self.woken.wait(60)
             self.woken.clear()
             self.writer.collect()
 

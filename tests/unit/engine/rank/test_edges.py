@@ -195,7 +195,7 @@ def test_by_arrival_a_slow_producer_holds_back_no_other(fleet, flow, role):
     def make(self):
         for number in range(3):
             if self.ctx.rank == 0:
-                self.seen.append(got_all.wait(20))
+                self.seen.append(got_all.wait(60))
             yield [(self.ctx.rank, number)]
 
     def take(self, x):
@@ -221,7 +221,7 @@ def test_a_streaming_consumer_starts_while_the_producer_still_runs(fleet, flow, 
 
     def make(self):
         yield np.zeros(rows)
-        self.seen.append(got_first.wait(20))
+        self.seen.append(got_first.wait(60))
         yield np.ones(rows)
 
     def take(self, x):

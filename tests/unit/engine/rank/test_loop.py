@@ -145,7 +145,7 @@ def test_the_board_shows_the_operator_that_runs(fleet, flow, role):
         pair(flow),
         {
             "a": (lambda: role(make=lambda self: [1]), 1),
-            "b": (lambda: role(take=lambda self, x: self.seen.append(seen.wait(20))), 1),
+            "b": (lambda: role(take=lambda self, x: self.seen.append(seen.wait(60))), 1),
         },
         steps=1,
         drive=drive,

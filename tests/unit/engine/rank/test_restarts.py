@@ -180,7 +180,7 @@ def test_a_rehearsed_fault_ends_the_rank_at_once_or_in_its_next_operator(village
     job.start()
     job.finished("trainer", 2)
     job.tell("trainer", 0, Fault("exit"))
-    job.ranks["trainer", 0].process.join(10)
+    job.ranks["trainer", 0].process.join(60)
     assert job.ranks["trainer", 0].process.exitcode == 3
     job.kill(("trainer", 0))
     job.until(lambda: job.ranks["trainer", 0].ready)
