@@ -1,4 +1,4 @@
-"""The decisions of conversations, without processes: tokens, logs of actions, advantages and rows."""
+"""The decisions of conversations, without processes: tokens, logs of actions, and rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from rolemesh_agents import Reward
 from rolemesh_agents.conversations.action_log import ActionLog, digest
-from rolemesh_agents.conversations.advantages import advantages
 from rolemesh_agents.conversations.results import RAGGED, Held, group_rows, unrolled
 from rolemesh_agents.conversations.transcript import Transcript
 
@@ -113,18 +112,6 @@ def test_a_late_action_may_have_another_answer_when_it_is_repeated() -> None:
 def test_the_digest_of_an_answer_depends_on_its_words_only() -> None:
     assert digest(answer("1", None, 0.5)) == digest(answer("1", b"x", 0.7))
     assert digest(answer("1")) != digest(answer("2"))
-
-
-@pytest.mark.parametrize(
-    ("kind", "expected"), [("group", [1, -1, 1, -1]), ("centered", [0.5, -0.5, 0.5, -0.5]), ("none", [1, 0, 1, 0])]
-)
-def test_advantages_of_a_group(kind: str, expected: list[float]) -> None:
-    assert advantages([1, 0, 1, 0], kind).tolist() == expected  # type: ignore[arg-type]
-
-
-def test_equal_rewards_have_no_advantage() -> None:
-    assert advantages([0.3, 0.3, 0.3], "group").tolist() == [0, 0, 0]
-    assert advantages([], "group").tolist() == []
 
 
 def talked(*tokens: int) -> Transcript:

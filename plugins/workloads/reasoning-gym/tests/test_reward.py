@@ -7,15 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from rolemesh.api.batch import Batch
 from rolemesh.api.workload import RankContext
-from rolemesh.errors import OptionsError, RolemeshError
+from rolemesh.errors import OptionsError
 from rolemesh_reasoning_gym import ReasoningGymReward, RewardOptions, verifiers
-from rolemesh_reasoning_gym.reward import group_advantages
 from rolemesh_reasoning_gym.tasks import make_dataset, verified
 
 
@@ -72,38 +69,6 @@ def test_no_rows_have_no_reward_and_no_advantage() -> None:
     assert workload.ctx.port.means == {}
 
 
-@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from([0.0, 0.25, 1.0])), min_size=1, max_size=40))
-def test_advantages_are_standardised_rewards_of_each_group(rows: list[tuple[int, float]]) -> None:
-    group = np.array([g for g, _ in rows])
-    rewards = np.array([r for _, r in rows], np.float32)
-    advantages, informative = group_advantages(rewards, group)
-    assert advantages.dtype == np.float32
-    different = 0
-    for g in set(group.tolist()):
-        mine = rewards[group == g].astype(np.float64)
-        if mine.std() == 0:
-            assert not advantages[group == g].any()
-        else:
-            different += 1
-            np.testing.assert_allclose(advantages[group == g], (mine - mine.mean()) / mine.std(), rtol=1e-6, atol=1e-6)
-    assert informative == pytest.approx(different / len(set(group.tolist())))
-
-
-def test_rewards_are_centered_only_without_a_scale() -> None:
-    rewards, groups = np.array([1.0, 0.0, 0.25, 3.0, 3.0, np.nan, 0.0]), np.array([0, 0, 0, 1, 1, 2, 2])
-    found, informative = group_advantages(rewards, groups, scaled=False)
-    np.testing.assert_allclose(found[:3], rewards[:3] - rewards[:3].mean(), rtol=1e-6)
-    assert found[3:].tolist() == [0.0] * 4
-    assert informative == pytest.approx(1 / 3)
-
-
-def test_advantages_are_those_of_trl_but_for_the_estimate_of_the_deviation() -> None:
-    rewards = np.array([[1.0, 0.0, 0.25, 0.5], [2.0, -1.0, 0.0, 0.0]])
-    theirs = (rewards - rewards.mean(1, keepdims=True)) / rewards.std(1, ddof=1, keepdims=True)
-    found, _ = group_advantages(rewards.ravel(), np.repeat([0, 1], 4))
-    np.testing.assert_allclose(found, theirs.ravel() * np.sqrt(4 / 3), rtol=1e-6)
-
-
 def test_evaluation_reports_accuracy_and_a_handful_of_answers() -> None:
     workload = reward()
     workload.evaluate(samples("{}", "It is {}", *["no"] * 6))
@@ -130,32 +95,6 @@ def test_a_config_without_its_task_is_refused() -> None:
 def test_an_unknown_task_is_refused() -> None:
     with pytest.raises(OptionsError, match="did you mean 'chain_sum'"):
         ReasoningGymReward.check(RewardOptions(task="chain_sums"), world_size=1)
-
-
-@pytest.mark.parametrize("nothing", [None, np.nan, np.inf, -np.inf])
-def test_a_reward_without_a_value_leaves_its_row_out_and_no_other(nothing):
-    groups = np.array([0, 0, 0, 1, 1, 1])
-    found, informative = group_advantages([1.0, 0.0, nothing, 1.0, 0.0, 1.0], groups)
-    wanted, _ = group_advantages(np.float32([1, 0, 1, 0, 1]), np.array([0, 0, 1, 1, 1]))
-    assert found.tolist() == [*wanted[:2], 0.0, *wanted[2:]]
-    assert informative == 1.0
-
-
-def test_rows_left_out_are_counted_and_told_once():
-    role, context = ReasoningGymReward(), RankContext(options=RewardOptions(), role="reward")
-    role.setup(context)
-    for _ in range(2):
-        role.advantages(Batch({"reward": np.float32([1, 0, np.nan]), "group": np.zeros(3, np.int64)}))
-    assert context.port.sums["rewards_left_out"] == 2
-    assert list(context.port.records.values()) == ["row 2 of group 0 is left out: its reward is nan"]
-
-
-def test_samples_of_different_prompts_in_one_group_are_refused():
-    role = ReasoningGymReward()
-    role.setup(RankContext(options=RewardOptions(), role="reward"))
-    rows = {"reward": np.float32([1, 0]), "group": np.zeros(2, np.int64), "question": ["a", "b"]}
-    with pytest.raises(RolemeshError, match="group 0 has samples of different prompts, in rows 0 and 1"):
-        role.advantages(Batch(rows))
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,12 @@ def test_a_group_is_judged_as_if_it_were_alone(rows: list[tuple[int, float]]) ->
         np.testing.assert_allclose(together[groups == number], group(rewards[groups == number]), atol=1e-5)
 
 
+def test_advantages_are_those_of_trl_but_for_the_estimate_of_the_deviation() -> None:
+    rewards = np.array([[1.0, 0.0, 0.25, 0.5], [2.0, -1.0, 0.0, 0.0]])
+    theirs = (rewards - rewards.mean(1, keepdims=True)) / rewards.std(1, ddof=1, keepdims=True)
+    np.testing.assert_allclose(group(rewards.ravel(), np.repeat([0, 1], 4)), theirs.ravel() * (4 / 3) ** 0.5, rtol=1e-6)
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), None])
 def test_a_reward_that_is_no_number_counts_nowhere(bad: float | None) -> None:
     assert group([1, bad, 3], [0, 0, 0]).tolist() == [-1, 0, 1]

@@ -159,3 +159,17 @@ def test_options_that_name_no_functions_are_refused(role: Any, functions: list[s
 def test_a_number_in_place_of_a_function_is_refused(role: Any) -> None:
     with pytest.raises(OptionsError, match="is a int"):
         role("number")
+
+
+def test_rows_left_out_are_counted_and_told_once(role: Any) -> None:
+    reward = role("correct")
+    for _ in range(2):
+        reward.advantages(Batch({"reward": np.float32([1, 0, np.nan]), "group": np.zeros(3, np.int64)}))
+    assert reward.ctx.port.sums["rewards_left_out"] == 2
+    assert list(reward.ctx.port.records.values()) == ["row 2 of group 0 is left out: its reward is nan"]
+
+
+def test_samples_of_different_prompts_in_one_group_are_refused(role: Any) -> None:
+    rows = {"reward": np.float32([1, 0]), "group": np.zeros(2, np.int64), "question": ["a", "b"]}
+    with pytest.raises(RolemeshError, match="group 0 has samples of different prompts, in rows 0 and 1"):
+        role("correct").advantages(Batch(rows))

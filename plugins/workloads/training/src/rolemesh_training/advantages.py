@@ -1,11 +1,13 @@
-"""Advantages and returns from rewards and a critic's values; numpy only, for a flow's own roles."""
+"""Advantages: `gae` from rewards and a critic's values, `group` within groups. Numpy only, for a flow's own roles."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["gae"]
+from rolemesh_rewards.advantages import group
+
+__all__ = ["gae", "group"]
 
 
 def gae(

@@ -10,9 +10,10 @@ import numpy as np
 
 from rolemesh.api.batch import Batch, Ragged
 from rolemesh_agents.actions import Message
-from rolemesh_agents.conversations.advantages import AdvantageKind, advantages
 from rolemesh_agents.conversations.transcript import Transcript
 from rolemesh_agents.environment import Reward
+from rolemesh_rewards.advantages import AdvantageKind
+from rolemesh_rewards.advantages import group as advantages
 
 __all__ = ["RAGGED", "Failed", "Held", "failed_row", "group_rows", "unrolled"]
 
@@ -57,7 +58,7 @@ def group_rows(held: Sequence[Held], index: int, group: int, kind: AdvantageKind
         {
             **columns,
             "reward": np.array(rewards, np.float32),
-            "advantage": advantages(rewards, kind),
+            "advantage": advantages(rewards, kind=kind),
             "group": np.full(count, group, np.int64),
             "index": np.full(count, index, np.int64),
             "turns": np.array([each.turns for each in held], np.int64),

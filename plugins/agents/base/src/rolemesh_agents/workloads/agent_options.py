@@ -7,8 +7,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from rolemesh.api.import_ref import ImportRef
-from rolemesh_agents.conversations.advantages import AdvantageKind
 from rolemesh_agents.conversations.limits import ConversationLimits
+from rolemesh_rewards.advantages import AdvantageKind
 
 __all__ = ["AgentOptions"]
 
