@@ -518,7 +518,7 @@ def test_the_documented_lines_read_the_snapshot_of_two_ranks_without_rolemesh(
         (role / f"rank-{rank}-of-2.safetensors").write_bytes(image.path.read_bytes()[: image.size])
         memory.close()
     monkeypatch.chdir(tmp_path)
-    weights = defined(blocks("docs/fault-tolerance.md", "python")[0], "weights")
+    weights = defined(blocks("docs/protocol.md", "python")[0], "weights")
     assert weights.keys() == {"model.weight"}
     np.testing.assert_array_equal(weights["model.weight"].numpy(), whole)
 
@@ -526,7 +526,7 @@ def test_the_documented_lines_read_the_snapshot_of_two_ranks_without_rolemesh(
 def test_the_drawn_state_machines_have_the_states_of_the_code() -> None:
     drawn = [
         {state for arrow in re.findall(r"(\w+) --> (\w+)", block.replace("[*]", "")) for state in arrow}
-        for block in blocks("docs/fault-tolerance.md", "mermaid")
+        for block in blocks("docs/protocol.md", "mermaid")
     ]
     job = set(get_args(Phase))
     recovery = set(get_args(get_type_hints(Recovery)["phase"]))
@@ -535,11 +535,11 @@ def test_the_drawn_state_machines_have_the_states_of_the_code() -> None:
 
 
 def test_every_target_of_a_rehearsal_and_every_failover_level_is_in_its_table() -> None:
-    text = (ROOT / "docs/fault-tolerance.md").read_text()
-    table = text.partition("| target |")[2].partition("\n\n")[0]
+    table = (ROOT / "docs/protocol.md").read_text().partition("| target |")[2].partition("\n\n")[0]
     assert set(re.findall(r"`(\w+)`", re.sub(r"\|[^|]*\|\n", "|\n", table))) == set(TARGETS)
-    levels = {path.name for path in (ROOT / "plugins/failover").iterdir() if (path / "pyproject.toml").is_file()}
-    assert levels == set(re.findall(r"^\| \[`([\w-]+)`\]", text, flags=re.MULTILINE))
+    text = (ROOT / "docs/fault-tolerance.md").read_text()
+    failover = tomllib.loads((ROOT / "plugins/failover/base/pyproject.toml").read_text())["project"]
+    assert failover["entry-points"]["rolemesh.failover"].keys() == set(re.findall(r"^\| \[`([\w-]+)`\]", text, flags=re.MULTILINE))
 
 
 # --------------------------------------------------------------------------------------------------------- the project
