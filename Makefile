@@ -58,19 +58,21 @@ soak: judges ## what `make test` leaves out: more seeds, sizes and engines, and 
 interpreters: ## the quick tests and a step of GRPO with every Python from 3.11 on that is here, in environments of their own
 	@requirements/interpreters.sh
 
-lint: install ## ruff, mypy --strict on kernel and engine, which room may import which, how large they may be, and their prose
+lint: install ## ruff, mypy --strict on kernel and engine, which room may import which, how large they may be, texts and lists
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 	$(PY) -m tests.structure
 	$(PY) -m tests.house
+	$(PY) -m tests.texts
 	$(PY) -m tests.language
 
 bench: install ## the benchmarks; their table on the console, JSON in benchmarks/results/
 	$(PY) -m benchmarks
 
 docs: install ## check the documents against the code, and build the site in site/
+	$(PY) -m tests.texts
 	$(PY) -m pytest tests/test_docs.py tests/test_documents.py tests/test_surface.py tests/test_tutorial.py
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build
 

@@ -2,41 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import math
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from benchmarks.__main__ import NAMES
-from benchmarks.report import COUNTED, RESULTS, Report
+from benchmarks.report import Report
+from tests.texts import check_report
 
 ROOT = Path(__file__).resolve().parents[1]
 CHEAP = ("snapshot",)
 """Those that every test run runs; the soak runs the others."""
-
-
-def check(report: dict[str, Any], name: str) -> None:
-    """The structure of a benchmark's JSON, and that its numbers belong together."""
-    assert report["name"] == name
-    assert report["rows"]
-    assert report["claims"]
-    for entry in report["rows"] + report["claims"]:
-        assert entry["samples"]
-        least = 0 if entry.get("unit") in COUNTED else math.ulp(0)  # there may be none of what is counted
-        assert all(math.isfinite(sample) and sample >= least for sample in entry["samples"])
-        assert entry["min"] == min(entry["samples"])
-        assert entry["max"] == max(entry["samples"])
-        assert entry["min"] <= entry["median"] <= entry["max"]
-    for claim in report["claims"]:
-        met = {"≥": claim["median"] >= claim["bound"], "≤": claim["median"] <= claim["bound"]}
-        assert claim["holds"] is met[claim["relation"]]
-    assert len(report["load_before"]) == len(report["load_after"]) == 3
-    assert report["machine"]["cores"] >= 1
-    assert {"rolemesh", "ray", "numpy"} <= report["machine"]["packages"].keys()
 
 
 @pytest.mark.slow
@@ -53,33 +31,7 @@ def test_a_benchmark_runs_quickly_and_writes_its_report(name: str, tmp_path: Pat
     written = json.loads((tmp_path / f"{name}.json").read_text())
     assert written == printed
     assert written["quick"]
-    check(written, name)
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.stem)
-def test_every_module_finds_what_it_imports(path: Path) -> None:
-    if path.stem.startswith("dlrover"):
-        pytest.skip("it runs in DLRover's own environment")
-    importlib.import_module(f"benchmarks.{path.stem}")
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_committed_results_are_whole_and_of_full_runs(name: str) -> None:
-    report = json.loads((RESULTS / f"{name}.json").read_text())
-    assert not report["quick"]
-    check(report, name)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_committed_claims_are_ratios_or_counts(name: str) -> None:
-    claims = json.loads((RESULTS / f"{name}.json").read_text())["claims"]
-    units = {claim.get("unit", "×") for claim in claims}
-    assert units <= {"×", *COUNTED}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_readme_explains_each_benchmark(name: str) -> None:
-    assert f"`{name}`" in (ROOT / "benchmarks" / "README.md").read_text()
+    assert list(check_report(written, name)) == []
 
 
 def test_an_unknown_benchmark_is_refused_with_those_there_are() -> None:

@@ -62,18 +62,18 @@ def test_every_distribution_has_a_wheel_and_an_sdist_and_the_build_leaves_no_oth
     assert set(map(str, dist.checkout.rglob("*"))) == dist.before
 
 
-@pytest.mark.parametrize("folder", DISTRIBUTIONS, ids=named)
-def test_a_wheel_has_the_sources_types_license_and_nothing_else(folder: Path, dist: Dist) -> None:
-    wheel = dist.wheel(named(folder))
-    info = f"{'-'.join(wheel.name.split('-')[:2])}.dist-info"
-    about = {"METADATA", "RECORD", "WHEEL", "licenses/LICENSE", "top_level.txt"}
-    about |= {"entry_points.txt"} if "entry-points" in pyproject(folder) else set()
-    with zipfile.ZipFile(wheel) as opened:
-        found = set(opened.namelist())
-        assert opened.read(f"{info}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
-    assert found == sources(folder, packages(folder)) | {f"{info}/{name}" for name in about}
-    assert {path.partition("/")[0] for path in found} == {info, *(p.name for p in top(folder))}
-    assert all(f"{package.name}/py.typed" in found for package in top(folder))
+def test_each_wheel_has_the_sources_types_license_and_nothing_else(dist: Dist) -> None:
+    for folder in DISTRIBUTIONS:
+        wheel = dist.wheel(named(folder))
+        info = f"{'-'.join(wheel.name.split('-')[:2])}.dist-info"
+        about = {"METADATA", "RECORD", "WHEEL", "licenses/LICENSE", "top_level.txt"}
+        about |= {"entry_points.txt"} if "entry-points" in pyproject(folder) else set()
+        with zipfile.ZipFile(wheel) as opened:
+            found = set(opened.namelist())
+            assert opened.read(f"{info}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
+        assert found == sources(folder, packages(folder)) | {f"{info}/{name}" for name in about}
+        assert {path.partition("/")[0] for path in found} == {info, *(p.name for p in top(folder))}
+        assert all(f"{package.name}/py.typed" in found for package in top(folder))
 
 
 def top(folder: Path) -> list[Path]:
@@ -86,42 +86,42 @@ def test_the_kernels_wheel_does_not_grow_unnoticed(dist: Dist) -> None:
     assert size < 200_000, f"{size:,} bytes: what made it larger is a plugin"
 
 
-@pytest.mark.parametrize("folder", DISTRIBUTIONS, ids=named)
-def test_an_sdist_has_what_a_build_needs_and_neither_tests_nor_other_distributions(folder: Path, dist: Dist) -> None:
-    with tarfile.open(dist.sdist(named(folder))) as opened:
-        files = {member.name.partition("/")[2] for member in opened.getmembers() if member.isfile()}
-    ours = {f"{packages(folder)}/{path}" for path in sources(folder, packages(folder))}
-    found = {path for path in files if ".egg-info/" not in path}
-    about = {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg", pyproject(folder)["readme"]}
-    assert found == ours | about
+def test_each_sdist_has_what_a_build_needs_and_neither_tests_nor_other_distributions(dist: Dist) -> None:
+    for folder in DISTRIBUTIONS:
+        with tarfile.open(dist.sdist(named(folder))) as opened:
+            files = {member.name.partition("/")[2] for member in opened.getmembers() if member.isfile()}
+        ours = {f"{packages(folder)}/{path}" for path in sources(folder, packages(folder))}
+        found = {path for path in files if ".egg-info/" not in path}
+        about = {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg", pyproject(folder)["readme"]}
+        assert found == ours | about
 
 
-@pytest.mark.parametrize("folder", DISTRIBUTIONS, ids=named)
-def test_the_metadata_are_valid_and_those_of_the_pyproject(folder: Path, dist: Dist) -> None:
-    project, wheel = pyproject(folder), dist.wheel(named(folder))
-    found = metadata(wheel)
-    assert (found.name, str(found.version)) == (project["name"], project["version"])
-    assert (found.summary, found.license_expression) == (project["description"], "Apache-2.0")
-    assert (str(found.requires_python), found.license_files) == (project["requires-python"], ["LICENSE"])
-    assert (found.description_content_type, found.description) == (
-        "text/markdown",
-        (folder / project["readme"]).read_text(),
-    )
-    required = {str(each) for each in found.requires_dist or () if each.marker is None}
-    assert required == {str(Requirement(each)) for each in project["dependencies"]}
-    scripts = {"console_scripts": project["scripts"]} if "scripts" in project else {}
-    assert entry_points(wheel) == project.get("entry-points", {}) | scripts
+def test_all_metadata_are_valid_and_those_of_the_pyproject(dist: Dist) -> None:
+    for folder in DISTRIBUTIONS:
+        project, wheel = pyproject(folder), dist.wheel(named(folder))
+        found = metadata(wheel)
+        assert (found.name, str(found.version)) == (project["name"], project["version"])
+        assert (found.summary, found.license_expression) == (project["description"], "Apache-2.0")
+        assert (str(found.requires_python), found.license_files) == (project["requires-python"], ["LICENSE"])
+        assert (found.description_content_type, found.description) == (
+            "text/markdown",
+            (folder / project["readme"]).read_text(),
+        )
+        required = {str(each) for each in found.requires_dist or () if each.marker is None}
+        assert required == {str(Requirement(each)) for each in project["dependencies"]}
+        scripts = {"console_scripts": project["scripts"]} if "scripts" in project else {}
+        assert entry_points(wheel) == project.get("entry-points", {}) | scripts
 
 
-@pytest.mark.parametrize("folder", PLUGINS, ids=named)
-def test_a_plugin_asks_for_the_kernels_that_it_fits(folder: Path, dist: Dist) -> None:
-    ours = {named(folder) for folder in DISTRIBUTIONS}
-    asked = [each for each in metadata(dist.wheel(named(folder))).requires_dist or () if each.name in ours]
-    assert "rolemesh" in {each.name for each in asked}
-    assert {str(each.specifier) for each in asked} == {str(Requirement("rolemesh>=0.1,<0.2").specifier)}
-    assert asked[0].specifier.contains(pyproject(ROOT)["version"])
-    offers = entry_points(dist.wheel(named(folder)))
-    assert any(group.startswith("rolemesh.") for group in offers) or folder.name in LIBRARIES
+def test_each_plugin_asks_for_the_kernels_that_it_fits(dist: Dist) -> None:
+    for folder in PLUGINS:
+        ours = {named(folder) for folder in DISTRIBUTIONS}
+        asked = [each for each in metadata(dist.wheel(named(folder))).requires_dist or () if each.name in ours]
+        assert "rolemesh" in {each.name for each in asked}
+        assert {str(each.specifier) for each in asked} == {str(Requirement("rolemesh>=0.1,<0.2").specifier)}
+        assert asked[0].specifier.contains(pyproject(ROOT)["version"])
+        offers = entry_points(dist.wheel(named(folder)))
+        assert any(group.startswith("rolemesh.") for group in offers) or folder.name in LIBRARIES
 
 
 def test_the_kernel_alone_names_what_to_install_for_a_verb_that_it_has_not(
