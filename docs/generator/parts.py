@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from docs.generator import command_line, events, flows, reference
+from docs.generator import command_line, events, flows, hooks, reference
 
 __all__ = ["ON_THE_SITE", "PARTS", "ROOT"]
 
@@ -25,6 +25,7 @@ PARTS: Mapping[Path, Callable[[], str]] = {
 
 ON_THE_SITE: Mapping[str, Callable[[], str]] = {
     "reference/events.md": events.page,
+    "reference/hooks.md": hooks.page,
     **{f"reference/{name}.md": partial(reference.page, name) for name in reference.PAGES},
 }
 """Pages that are on the site only."""
