@@ -1,4 +1,4 @@
-"""The parts of the site's navigation that the repository gives: examples, plugins and decisions.
+"""The parts of the site's navigation that the repository gives: examples and plugins.
 
 `mkdocs.yml` lists the other pages. mkdocs fails for a page that no list has.
 """
@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["completed", "decisions", "examples", "plugins"]
+__all__ = ["completed", "examples", "plugins"]
 
 SHOWN = re.compile(
     r"^## (?P<title>.+)$(?:(?!^## ).*\n)*?.*\[More\]\(\.\./examples/(?P<name>[^/]+)/README\.md\)", re.MULTILINE
 )
-HEADING = re.compile(r"# (\d+)\. (.+)")
 GROUPS = (
     "agents",
     "workloads",
@@ -33,8 +32,8 @@ Entry = dict[str, Any] | str
 
 
 def completed(nav: Sequence[Entry], root: Path) -> list[Entry]:
-    """Return `nav` of `mkdocs.yml`; "Examples", "Plugins" and "Decisions" go on with the pages that `root` holds."""
-    made = {"Examples": examples, "Plugins": plugins, "Decisions": decisions}
+    """Return `nav` of `mkdocs.yml`; "Examples" and "Plugins" go on with the pages that `root` holds."""
+    made = {"Examples": examples, "Plugins": plugins}
     whole: list[Entry] = []
     for entry in nav:
         title, pages = next(iter(entry.items())) if isinstance(entry, dict) else ("", entry)
@@ -57,15 +56,6 @@ def plugins(root: Path) -> list[Entry]:
         group, name = path.parts[-3:-1]
         groups.setdefault(group, []).append({name: f"plugins/{group}/{name}.md"})
     return [{group.capitalize(): pages} for group, pages in groups.items() if pages]
-
-
-def decisions(root: Path) -> list[Entry]:
-    """Return a page per record with its number and title, the newest first."""
-    entries: list[Entry] = []
-    for path in sorted(root.glob("docs/decisions/*.md"), reverse=True):
-        heading = HEADING.match(_text(path))
-        entries.append({f"{heading[1]}. {heading[2]}" if heading else path.stem: f"decisions/{path.name}"})
-    return entries
 
 
 def _text(path: Path) -> str:

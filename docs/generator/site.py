@@ -64,7 +64,7 @@ def outside() -> list[str]:
 
 
 def on_config(config: Any) -> Any:
-    """mkdocs asks once: the navigation has every example, plugin and decision."""
+    """mkdocs asks once: the navigation has every example and plugin."""
     config.nav = completed(config.nav, ROOT)
     return config
 
