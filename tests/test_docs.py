@@ -556,11 +556,6 @@ def test_the_table_of_plugins_names_every_distribution_with_its_plugins() -> Non
 def test_the_verbs_for_running_jobs_are_where_they_are_described() -> None:
     jobs = ROOT / "plugins/commands/jobs"
     verbs = tomllib.loads((jobs / "pyproject.toml").read_text())["project"]["entry-points"]["rolemesh.commands"]
-    row = re.search(
-        r"^\| `plugins/commands/jobs/` .*: (.*) \|$", (ROOT / "docs/architecture.md").read_text(), re.MULTILINE
-    )
-    assert row
-    assert set(row[1].split(", ")) == verbs.keys()
     readme = (jobs / "README.md").read_text()
     assert [verb for verb in verbs if f"`rolemesh {verb}`" not in readme] == []
 

