@@ -98,7 +98,7 @@ class Cluster:
         )
 
         def recover(failure: Any, view: Any) -> Any:
-            return RecoveryPlan("process", view.lost_with(failure))
+            return RecoveryPlan(view.lost_with(failure))
 
         self.master = MasterMachine(config, ladder_of(recover), extensions=MASTER_EXTENSIONS)
         self.neighbours = Neighbours(self.graph, roles)

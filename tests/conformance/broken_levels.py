@@ -26,7 +26,7 @@ class Tampered(FailoverLevel):
     @hookimpl
     def recover(self, failure: Failure, view: JobView) -> Any:
         lost = view.lost_with(failure)
-        plan = RecoveryPlan("tampered", lost, reason="what the failure takes starts again")
+        plan = RecoveryPlan(lost, reason="what the failure takes starts again")
         return self.spoilt(plan, failure, view) if lost else self.unknown(failure, view)
 
     def spoilt(self, plan: RecoveryPlan, failure: Failure, view: JobView) -> Any:
@@ -67,7 +67,7 @@ class NeedsARank(Tampered):
     """Assumes that the job has who failed."""
 
     def unknown(self, failure: Failure, view: JobView) -> Any:
-        return RecoveryPlan("tampered", (view.lost_with(failure)[0],), reason="one")
+        return RecoveryPlan((view.lost_with(failure)[0],), reason="one")
 
 
 class Judges(Tampered):
@@ -93,7 +93,7 @@ class KnowsEverybody(Tampered):
         first = view.ranks[0]
         if len(view.group(first.role, first.rank)) == len(view.ranks):
             return None
-        return RecoveryPlan("tampered", view.group(first.role, first.rank), reason="somebody")
+        return RecoveryPlan(view.group(first.role, first.rank), reason="somebody")
 
 
 class JudgesRashly(Tampered):

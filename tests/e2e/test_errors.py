@@ -297,14 +297,12 @@ DIES_ONCE = "if self.ctx.generation == 0 and self.ctx.step == 1:\n    os._exit(9
         pytest.param("recover", "while True: time.sleep(1)", marks=pytest.mark.soak),
         ("recover", "while True: pass"),
         pytest.param("recover", "return {'restart': 'all'}", marks=pytest.mark.soak),
-        pytest.param("recover", "return RecoveryPlan('odd', restart='maker', reason=7)", marks=pytest.mark.soak),
-        pytest.param("recover", "return RecoveryPlan('odd', restart=((1, 'maker'),))", marks=pytest.mark.soak),
+        pytest.param("recover", "return RecoveryPlan(restart='maker', reason=7)", marks=pytest.mark.soak),
+        pytest.param("recover", "return RecoveryPlan(restart=((1, 'maker'),))", marks=pytest.mark.soak),
         pytest.param(
-            "recover",
-            "return RecoveryPlan('odd', restart=(('nobody', 5),), avoid=('nowhere',))",
-            marks=pytest.mark.soak,
+            "recover", "return RecoveryPlan(restart=(('nobody', 5),), avoid=('nowhere',))", marks=pytest.mark.soak
         ),
-        pytest.param("recover", "return RecoveryPlan('odd', restart=(), source='moon')", marks=pytest.mark.soak),
+        pytest.param("recover", "return RecoveryPlan(restart=(), source='moon')", marks=pytest.mark.soak),
         pytest.param("recover", "import sys; sys.exit(1)", marks=pytest.mark.soak),
         pytest.param("diagnose", "while True: time.sleep(1)", marks=pytest.mark.soak),
         ("diagnose", "return 'software'"),

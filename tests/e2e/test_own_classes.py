@@ -87,7 +87,7 @@ class Again(FailoverLevel):
     @hookimpl
     def recover(self, failure, view):
         assert view.verdict.reason == "as I see it", view.verdict
-        return RecoveryPlan("again", view.lost_with(failure), reason="once more")
+        return RecoveryPlan(view.lost_with(failure), reason="once more")
 
 
 class Judge(Diagnoser):

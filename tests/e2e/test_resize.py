@@ -179,7 +179,7 @@ class Bans(FailoverLevel):
     @hookimpl
     def recover(self, failure, view):
         here = [ref for rank in view.ranks if rank.node == failure.node for ref in view.group(*rank.ref)]
-        return RecoveryPlan("bans", tuple(here), wait_s=5, reason="it failed", ban={failure.node: 600.0})
+        return RecoveryPlan(tuple(here), wait_s=5, reason="it failed", ban={failure.node: 600.0})
 '''
 
 

@@ -151,7 +151,7 @@ class BansNode(FailoverLevel):
         here = [ref for rank in view.ranks if rank.node == failure.node for ref in view.group(*rank.ref)]
         lost = [*view.lost_with(failure), *here]
         ban = {failure.node: 4.0 if failure.rank else 1000.0}
-        return RecoveryPlan("bans", tuple(dict.fromkeys(lost)), wait_s=20.0, reason="it is to blame", ban=ban)
+        return RecoveryPlan(tuple(dict.fromkeys(lost)), wait_s=20.0, reason="it is to blame", ban=ban)
 
 
 class Net(NamedTuple):

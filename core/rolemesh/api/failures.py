@@ -191,9 +191,9 @@ class RecoveryPlan(msgspec.Struct, frozen=True):
     `resize`: new numbers of ranks by role; every rank then restarts from disk.
     `resources`: new resources per rank by role, up to `JobView.most`; the ranks of these roles
     restart where a node has so much.
+    `level`: the name of the level, which the engine fills in.
     """
 
-    level: str
     restart: tuple[RankRef, ...]
     source: Literal["memory", "disk"] = "memory"
     avoid: tuple[str, ...] = ()
@@ -203,6 +203,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True):
     resize: dict[str, int] = {}
     resources: dict[str, dict[str, float]] = {}
     ban: dict[str, float] = {}
+    level: str = ""
 
 
 class Pass(msgspec.Struct, frozen=True):

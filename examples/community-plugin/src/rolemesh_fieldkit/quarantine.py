@@ -46,10 +46,9 @@ class Quarantine(FailoverLevel):
         strikes[node] += failure.cause in STRIKES
         if strikes[node] < self.options.strikes:
             reason = f"{strikes[node]} of {self.options.strikes} strikes on {node}: what died starts again there"
-            return RecoveryPlan("quarantine", lost, reason=reason)
+            return RecoveryPlan(lost, reason=reason)
         leaving = {mate: None for r in view.ranks if r.node == node for mate in view.group(r.role, r.rank)}
         return RecoveryPlan(
-            "quarantine",
             tuple(leaving),
             avoid=(node, *self._others(node, strikes, view)),
             reason=f"{strikes[node]} strikes on {node}: its ranks move to other nodes",

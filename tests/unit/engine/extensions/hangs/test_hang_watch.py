@@ -24,7 +24,7 @@ AFTER_S = 10.0
 COMPUTING = 1
 
 
-AGAIN = LadderLevel("process", "process", 99, 300.0, lambda f, view: RecoveryPlan("process", (("work", 0),)))
+AGAIN = LadderLevel("process", "process", 99, 300.0, lambda f, view: RecoveryPlan((("work", 0),)))
 
 
 class Job:

@@ -29,7 +29,7 @@ DIED = Failure("signal", *WORK, signal=9)
 def level(name: str, max_attempts: int = 5, delay_s: float = 0.0) -> LadderLevel:
     return LadderLevel(
         name, "process", max_attempts, 300.0,
-        lambda failure, view: RecoveryPlan(name, view.lost_with(failure), reason="again", delay_s=delay_s),
+        lambda failure, view: RecoveryPlan(view.lost_with(failure), reason="again", delay_s=delay_s),
     )  # fmt: skip
 
 
@@ -146,7 +146,7 @@ def test_a_level_that_gives_up_ends_the_job_with_its_reason_and_asks_no_further_
 
     def last(failure: Failure, view: JobView) -> RecoveryPlan:
         asked_last.append(failure)
-        return RecoveryPlan("job", (WORK,))
+        return RecoveryPlan((WORK,))
 
     ladder = [
         LadderLevel("licence", "process", 5, 300.0, lambda failure, view: GiveUp("the licence server is gone")),
@@ -164,9 +164,7 @@ def test_a_level_that_gives_up_ends_the_job_with_its_reason_and_asks_no_further_
 
 def test_values_of_a_lost_log_that_others_have_used_come_back_from_the_disk_only() -> None:
     lost = Failure("log_lost", *WORK)
-    disk = LadderLevel(
-        "disk", "job", 5, 300.0, lambda failure, view: RecoveryPlan("disk", (WORK, OTHER), source="disk")
-    )
+    disk = LadderLevel("disk", "job", 5, 300.0, lambda failure, view: RecoveryPlan((WORK, OTHER), source="disk"))
     view = JobView("job", 1, -1, tuple(RankView(*key, "n", "failed", 3, 0) for key in (WORK, OTHER)), ())
     assert propose([lost], view, LADDER, []).plan is None
     found = propose([DIED, lost], view, (*LADDER, disk), [])
@@ -176,7 +174,7 @@ def test_values_of_a_lost_log_that_others_have_used_come_back_from_the_disk_only
 
 def test_a_level_that_has_not_requested_a_place_is_kept_if_there_is_none() -> None:
     def leaves(failure: Failure, view: JobView) -> RecoveryPlan | None:
-        return RecoveryPlan("node", view.lost_with(failure), avoid=(failure.node,)) if failure.node else None
+        return RecoveryPlan(view.lost_with(failure), avoid=(failure.node,)) if failure.node else None
 
     job = msgspec.structs.replace(level("job"), scope="job")
     ladder = (level("process"), LadderLevel("node", "node", 5, 300.0, leaves), job)

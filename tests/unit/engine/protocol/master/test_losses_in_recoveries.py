@@ -30,8 +30,8 @@ def recovering(*avoid: str) -> MasterMachine:
         """Only the plan for a lost node waits for another one."""
         ranks = tuple(each.ref for each in view.ranks)
         if failure.cause == "node_lost":
-            return RecoveryPlan("", ranks, avoid=(failure.node,), wait_s=WAIT_S)
-        return RecoveryPlan("", ranks, avoid=avoid)
+            return RecoveryPlan(ranks, avoid=(failure.node,), wait_s=WAIT_S)
+        return RecoveryPlan(ranks, avoid=avoid)
 
     level = LadderLevel("all", "job", 3, 600.0, everything)
     machine = job(ranks=3, agents=3, ladder=(level,), snapshots=SnapshotPlan(enabled=True))
@@ -73,7 +73,7 @@ def test_a_plan_changes_if_the_node_of_a_lost_agent_turns_out_to_be_gone_too() -
 
 
 def test_a_job_fails_if_the_last_level_finds_no_snapshot() -> None:
-    level = LadderLevel("process", "process", 5, 600.0, lambda failure, view: RecoveryPlan("", (failure.ref,)))
+    level = LadderLevel("process", "process", 5, 600.0, lambda failure, view: RecoveryPlan((failure.ref,)))
     machine = job(ladder=(level,), snapshots=SnapshotPlan(enabled=True))
     running(machine)
     tell(machine, "a0", 1.5, m.RankReport("work", 0, 0, "ready", 100, finished=3, durable=3))
@@ -89,7 +89,7 @@ def test_a_job_fails_if_the_last_level_finds_no_snapshot() -> None:
 
 def test_a_ban_ends_if_the_last_level_finds_no_other_place() -> None:
     def bans(failure: Failure, view: JobView) -> RecoveryPlan:
-        return RecoveryPlan("", (failure.ref,), ban={failure.node: 600.0})
+        return RecoveryPlan((failure.ref,), ban={failure.node: 600.0})
 
     machine = job(ladder=(LadderLevel("bans", "node", 5, 600.0, bans),), snapshots=SnapshotPlan(enabled=True))
     running(machine)

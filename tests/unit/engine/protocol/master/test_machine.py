@@ -343,7 +343,7 @@ def test_each_problem_of_an_agent_is_told_once_and_at_the_end_what_is_over() -> 
 
 def test_the_calls_of_a_rank_count_in_all_its_lives_although_its_node_has_lost_its_memory() -> None:
     def again(failure: Failure, view: JobView) -> RecoveryPlan:
-        return RecoveryPlan("", tuple(each.ref for each in view.ranks))
+        return RecoveryPlan(tuple(each.ref for each in view.ranks))
 
     machine = job(ladder=(LadderLevel("all", "job", 9, 600.0, again),), snapshots=SnapshotPlan(enabled=True))
     running(machine)
@@ -385,7 +385,7 @@ def test_a_set_that_cannot_be_made_whole_is_told_once_tried_again_and_does_not_h
 
 
 def test_no_set_becomes_whole_while_it_is_looked_for_where_the_job_goes_back_to() -> None:
-    everybody = LadderLevel("job", "job", 9, 300.0, lambda f, view: RecoveryPlan("job", (("work", 0),), "disk"))
+    everybody = LadderLevel("job", "job", 9, 300.0, lambda f, view: RecoveryPlan((("work", 0),), "disk"))
     machine = job(ladder=(everybody,), snapshots=SnapshotPlan(enabled=True, every=1, persist_every=2))
     running(machine)
     machine.handle(me.Published(9), 2.0)
@@ -430,7 +430,7 @@ def test_a_level_is_told_when_failures_were_what_was_avoided_and_which_nodes_are
 
     def recover(failure: Failure, view: JobView) -> RecoveryPlan:
         seen.append(view)
-        return RecoveryPlan("avoids", (("work", 0),), avoid=("n1",))
+        return RecoveryPlan((("work", 0),), avoid=("n1",))
 
     machine = job(agents=2, ladder=(LadderLevel("avoids", "process", 9, 300.0, recover),))
     machine.handle(me.NodesSeen(("n0", "n1", "n2")), 0.5)

@@ -96,7 +96,7 @@ class Coordinator:
 
         `word` takes the place of a level's name; see `MasterExtension.words`.
         """
-        plan = RecoveryPlan(word, tuple(ranks), avoid=tuple(avoid), reason=reason)
+        plan = RecoveryPlan(tuple(ranks), avoid=tuple(avoid), reason=reason, level=word)
         self._begin(plan, [], Proposal(plan, (reason,), (), attempt=0))
 
     def brings_back(self, keys: Sequence[RankRef], lost: str = "") -> bool:
