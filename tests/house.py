@@ -10,7 +10,7 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -57,18 +57,21 @@ _REFLECTION = ("delattr", "getattr", "hasattr", "setattr")
 
 @dataclass(frozen=True)
 class Distribution:
-    """One of ours: its name, its package, the folder of the package, and those of ours that it depends on, by name."""
+    """One of ours: its name, the folders of its packages, and those of ours that it depends on, by name."""
 
     name: str
-    package: str
-    folder: Path
+    packages: Mapping[str, Path]
     needs: frozenset[str]
 
     @cached_property
     def modules(self) -> dict[str, ast.Module]:
         """The parsed modules by dotted name, without templates."""
-        paths = [path for path in sorted(self.folder.rglob("*.py")) if "_templates" not in path.parts]
-        return {_dotted(path, self.folder.parent): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+        return {
+            _dotted(path, folder.parent): ast.parse(path.read_text(encoding="utf-8"))
+            for folder in self.packages.values()
+            for path in sorted(folder.rglob("*.py"))
+            if "_templates" not in path.parts
+        }
 
     @cached_property
     def attributes(self) -> set[str]:
@@ -94,10 +97,10 @@ def distributions(root: Path) -> dict[str, Distribution]:
     for project in [root / "pyproject.toml", *sorted(root.glob("plugins/*/*/pyproject.toml"))]:
         told = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
         source = root / "core" if project.parent == root else project.parent / "src"
-        (folder,) = (path.parent for path in source.glob("*/__init__.py"))
+        packages = {path.parent.name: path.parent for path in sorted(source.glob("*/__init__.py"))}
         names = {re.split(r"[\[<>=~! ]", need, maxsplit=1)[0] for need in told.get("dependencies", ())}
         needs = frozenset(name for name in names if name.startswith("rolemesh"))
-        found[told["name"]] = Distribution(told["name"], folder.name, folder, needs)
+        found[told["name"]] = Distribution(told["name"], packages, needs)
     return found
 
 
@@ -121,13 +124,13 @@ def private_uses(ours: Mapping[str, Distribution]) -> Iterator[Use]:
     distributions define must be accessed in the module that defines it. For ``self`` and ``cls`` it is enough that the
     own distribution defines the name.
     """
-    packages = {each.package for each in ours.values()}
+    packages = _packages(ours).keys()
     for each in ours.values():
         foreign = set().union(*(other.attributes for other in _closure(each, ours)))
         for module, tree in each.modules.items():
             here = _attributes(tree)
             for node in ast.walk(tree):
-                for line, code, name in _imported(node, packages - {each.package}):
+                for line, code, name in _imported(node, packages - each.packages.keys()):
                     yield Use(module, line, code, name)
                 name, own = _accessed(node)
                 known = each.attributes if own else here
@@ -136,19 +139,19 @@ def private_uses(ours: Mapping[str, Distribution]) -> Iterator[Use]:
 
 
 def _unlisted(ours: Mapping[str, Distribution], linter: Mapping[str, Any]) -> Iterator[str]:
-    packages = {each.package for each in ours.values()}
+    packages = _packages(ours).keys()
     (layers,) = (each["layers"] for each in linter["contracts"] if each["name"] == LAYERS)
     for what, listed in (
         ("root_packages", linter["root_packages"]),
         ("the layers of distributions", [name for layer in layers for name in layer.split(" | ")]),
     ):
-        for package in sorted(packages.symmetric_difference(listed)):
+        for package in sorted(packages ^ set(listed)):
             yield f"pyproject.toml: {what} of [tool.importlinter] and the distributions differ by {package}"
 
 
 def _unprotected(ours: Mapping[str, Distribution], linter: Mapping[str, Any]) -> Iterator[str]:
     (contract,) = (each for each in linter["contracts"] if each["type"] == "protected")
-    (engine,) = (each for each in ours.values() if each.package == ENGINE)
+    (engine,) = (each for each in ours.values() if ENGINE in each.packages)
     rooms = {name.split(".")[1] for name in engine.modules if "." in name}
     wanted = {f"{ENGINE}.{room}" for room in rooms - set(PUBLIC)}
     for module in sorted(wanted.symmetric_difference(contract["protected_modules"])):
@@ -157,7 +160,7 @@ def _unprotected(ours: Mapping[str, Distribution], linter: Mapping[str, Any]) ->
 
 
 def _undeclared(ours: Mapping[str, Distribution]) -> Iterator[str]:
-    owners = {each.package: each.name for each in ours.values()}
+    owners = {package: each.name for each in ours.values() for package in each.packages}
     for each in ours.values():
         for module, tree in each.modules.items():
             for node in ast.walk(tree):
@@ -203,13 +206,18 @@ def _opens(node: ast.AST) -> TypeGuard[ast.Call]:
 
 def _unmirrored(root: Path, ours: Mapping[str, Distribution]) -> Iterator[str]:
     """Yield each folder of unit tests that has no room of the same name in its package."""
-    packages = {each.package: each.folder for each in ours.values()}
+    packages = _packages(ours)
     for mirror, package in MIRRORS.items():
         folder = root / mirror
         for test in sorted(folder.rglob("*.py")):
             room = test.parent.relative_to(folder)
             if not (packages[package] / room / "__init__.py").is_file():
                 yield f"{mirror}/{room}: {package} has no room {room}; move {test.name} to the room that it tests"
+
+
+def _packages(ours: Mapping[str, Distribution]) -> dict[str, Path]:
+    """The folder of each package."""
+    return {package: folder for each in ours.values() for package, folder in each.packages.items()}
 
 
 def _closure(each: Distribution, ours: Mapping[str, Distribution]) -> list[Distribution]:
@@ -257,7 +265,7 @@ def _is_own(value: ast.expr) -> bool:
     return isinstance(value, ast.Name) and value.id in _OWN
 
 
-def _imported(node: ast.AST, others: set[str]) -> Iterator[tuple[int, str, str]]:
+def _imported(node: ast.AST, others: Set[str]) -> Iterator[tuple[int, str, str]]:
     """Yield line, code and name of each private name, or module, that an import takes from these packages."""
     if not isinstance(node, ast.Import | ast.ImportFrom):
         return

@@ -99,12 +99,11 @@ class Installed:
 def sources(folder: Path, packages: str) -> set[str]:
     """The files of a distribution's packages, which lie in ``folder/packages``: paths as in a wheel.
 
-    That of `rolemesh new` has the templates of ``cookiecutter/``, each file that they share once.
+    That of `rolemesh new` has the template of ``cookiecutter/``.
     """
     found = _files(folder / packages)
     if folder == ROOT / "plugins/commands/new":
         found |= {f"rolemesh_new/_templates/{path}" for path in _files(ROOT / "cookiecutter")}
-        found -= {path for path in found if path.endswith("/LICENSE")}  # it is that of the distribution
     elif folder == ROOT:
         found -= {"README.md", "ruff.toml"}  # the first is in the metadata
     return found
@@ -127,7 +126,7 @@ def make_dist(folder: Path) -> Dist:
         _copy(ROOT / name, copy / name)
     for distribution, packages in (
         (copy, "core/rolemesh"),
-        (copy / "plugins/failover/job", "src/rolemesh_failover_job"),
+        (copy / "plugins/failover/base", "src/rolemesh_failover_job"),
     ):
         for stale in (f"build/lib/{Path(packages).name}/stale.py", f"{packages}/__pycache__/stale.pyc", "stale.py"):
             (distribution / stale).parent.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ KILLS = ("--backend", "local", "--nodes", "3x(cpu=2)", "--chaos", "kills=2,seed=
 def environment(dist: Dist, authors_environment: Installed, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """An environment with the wheels of the kernel, of the example, and of the level `job`, and with pytest."""
     folder = tmp_path_factory.mktemp("community")
-    wheels = [dist.wheel("rolemesh"), dist.wheel("rolemesh-failover-job"), build_wheel(EXAMPLE, folder)]
+    wheels = [dist.wheel("rolemesh"), dist.wheel("rolemesh-failover"), build_wheel(EXAMPLE, folder)]
     return make_environment(folder / "venv", wheels, base=authors_environment)
 
 
@@ -47,7 +47,7 @@ def test_the_list_shows_where_each_comes_from(environment: Installed, folder: Pa
     assert ["schedulers", "spread", "rolemesh-fieldkit", "0.3.0", "available"] in rows
     assert ["failover", "quarantine", "rolemesh-fieldkit", "0.3.0", "available"] in rows
     assert ["workloads", "function", "rolemesh-function"] in [row[:3] for row in rows]
-    assert ["failover", "job", "rolemesh-failover-job"] in [row[:3] for row in rows]
+    assert ["failover", "job", "rolemesh-failover"] in [row[:3] for row in rows]
 
 
 def test_the_job_goes_on_when_its_ranks_are_killed_and_leaves_the_node_where_they_die(

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
-import yaml
 
 from rolemesh import Budget, Failure, JobView, NodeState, Pass, RankView, RecoveryPlan, Verdict
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.manager import JobPlugins
 from rolemesh_failover_shrink import ShrinkLevel
 
-RECORD = PluginRecord("failover", "shrink", "rolemesh-failover-shrink", "0.1.0", "rolemesh_failover_shrink:ShrinkLevel")
+RECORD = PluginRecord("failover", "shrink", "rolemesh-failover", "0.1.0", "rolemesh_failover_shrink:ShrinkLevel")
 LOST = Failure("node_lost", node="n1")
 VIEW = JobView(
     "job",
@@ -62,9 +59,3 @@ def test_a_node_that_is_at_fault_is_left_as_one_that_is_gone() -> None:
     plan = recover(fault, msgspec.structs.replace(living, verdict=Verdict("hardware", "an ECC error")))
     assert isinstance(plan, RecoveryPlan)
     assert (plan.resize, plan.avoid) == ({"trainer": 1}, ("n2",))
-
-
-def test_the_ladder_in_the_readme_has_options_that_the_level_knows() -> None:
-    text = (Path(__file__).parents[1] / "README.md").read_text()
-    job = yaml.safe_load(text.split("```yaml\n")[1].split("```")[0])
-    assert [use["use"] for use in job["failover"]] == ["process", "node", "shrink", "job"]

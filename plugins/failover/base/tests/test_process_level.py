@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import yaml
-
 from rolemesh import Budget, Failure, JobView, RankView, RecoveryPlan
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.manager import JobPlugins
 from rolemesh_failover_process import ProcessLevel
 
-RECORD = PluginRecord(
-    "failover", "process", "rolemesh-failover-process", "0.1.0", "rolemesh_failover_process:ProcessLevel"
-)
+RECORD = PluginRecord("failover", "process", "rolemesh-failover", "0.1.0", "rolemesh_failover_process:ProcessLevel")
 VIEW = JobView(
     "job",
     1,
@@ -61,10 +55,3 @@ def test_a_lost_node_is_passed_on_because_its_memory_is_lost() -> None:
 
 def test_a_failure_that_takes_no_rank_of_the_job_is_passed_on() -> None:
     assert recover(Failure("agent_lost", node="elsewhere")) is None
-
-
-def test_the_ladder_in_the_readme_has_options_that_the_level_knows() -> None:
-    text = (Path(__file__).parents[1] / "README.md").read_text()
-    ladder = yaml.safe_load(text.split("```yaml\n")[1].split("```")[0])["failover"]
-    [options] = [use["options"] for use in ladder if use["use"] == "process"]
-    assert ProcessLevel.Options(**options).max_attempts == 3

@@ -46,7 +46,6 @@ class NodeLevel(FailoverLevel):
         if not restart:
             return None
         return RecoveryPlan(
-            "node",
             restart,
             avoid=(node,),
             wait_s=self.options.node_wait_s if self.options.when_full == "wait" else 0.0,

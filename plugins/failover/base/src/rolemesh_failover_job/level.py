@@ -23,7 +23,6 @@ class JobLevel(FailoverLevel):
             f"step {view.persisted}, the last on disk" if view.persisted >= 0 else "the beginning: nothing is on disk"
         )
         return RecoveryPlan(
-            "job",
             tuple(r.ref for r in view.ranks),
             source="disk",
             avoid=tuple(n.node for n in view.nodes if not n.alive),

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 import pytest
-import yaml
 
 from rolemesh import Budget, Failure, JobView, NodeState, RankView, RecoveryPlan
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.manager import JobPlugins
 from rolemesh_failover_job import JobLevel
 
-RECORD = PluginRecord("failover", "job", "rolemesh-failover-job", "0.1.0", "rolemesh_failover_job:JobLevel")
+RECORD = PluginRecord("failover", "job", "rolemesh-failover", "0.1.0", "rolemesh_failover_job:JobLevel")
 VIEW = JobView(
     "job",
     1,
@@ -49,10 +46,3 @@ def test_it_says_so_when_nothing_is_on_disk_yet() -> None:
     plan = recover(Failure("signal", "rollout", 0, "n0"), msgspec.structs.replace(VIEW, persisted=-1))
     assert plan.source == "disk"
     assert "the beginning" in plan.reason
-
-
-def test_the_ladder_in_the_readme_has_options_that_the_level_knows() -> None:
-    text = (Path(__file__).parents[1] / "README.md").read_text()
-    ladder = yaml.safe_load(text.split("```yaml\n")[1].split("```")[0])["failover"]
-    [options] = [use["options"] for use in ladder if use["use"] == "job"]
-    assert JobLevel.Options(**options).max_attempts == 2

@@ -41,5 +41,5 @@ class ShrinkLevel(FailoverLevel):
             return Pass(f"the roles that had ranks on {where} may not have fewer: {roles}")
         told = ", ".join(f"{role} with {size} ranks instead of {sizes[role]}" for role, size in fewer.items())
         return RecoveryPlan(
-            "shrink", tuple(homes), source="disk", avoid=tuple(left), reason=f"{where} left: {told}", resize=fewer
+            tuple(homes), source="disk", avoid=tuple(left), reason=f"{where} left: {told}", resize=fewer
         )

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-import yaml
 
 from rolemesh import Failure, JobView, Pass, RankView, RecoveryPlan, Verdict
 from rolemesh_failover_more_memory import MoreMemoryLevel
@@ -59,9 +57,3 @@ def test_a_rank_that_was_killed_counts_only_if_asked_for() -> None:
     killed, view = Failure("signal", "rollout", 1, "n0", signal=9), msgspec.structs.replace(VIEW, verdict=None)
     assert isinstance(recover(killed, view), Pass)
     assert isinstance(recover(killed, view, killed=True), RecoveryPlan)
-
-
-def test_the_ladder_in_the_readme_asks_it_before_the_level_that_restarts() -> None:
-    text = (Path(__file__).parents[1] / "README.md").read_text()
-    job = yaml.safe_load(text.split("```yaml\n")[1].split("```")[0])
-    assert [use["use"] for use in job["failover"]] == ["more-memory", "process", "job"]

@@ -48,7 +48,6 @@ class MoreMemoryLevel(FailoverLevel):
             return Pass(f"{role} has {NAME} {has:g}, which is its limit")
         more = min(most, self.options.factor * has)
         return RecoveryPlan(
-            "more-memory",
             view.lost_with(failure),
             reason=f"{role} ran out of memory: {NAME} {more:g} instead of {has:g}",
             resources={role: {NAME: more}},

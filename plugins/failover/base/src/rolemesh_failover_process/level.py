@@ -22,4 +22,4 @@ class ProcessLevel(FailoverLevel):
         restart = view.lost_with(failure)
         if failure.cause == "node_lost" or not restart:
             return None
-        return RecoveryPlan("process", restart, reason="its process starts again where it was, from the node's memory")
+        return RecoveryPlan(restart, reason="its process starts again where it was, from the node's memory")

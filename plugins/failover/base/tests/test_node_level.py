@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from pydantic import ValidationError
 
 from rolemesh import Failure, JobView, RankView, RecoveryPlan
@@ -14,7 +12,7 @@ from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.manager import JobPlugins
 from rolemesh_failover_node import NodeLevel, NodeOptions
 
-RECORD = PluginRecord("failover", "node", "rolemesh-failover-node", "0.1.0", "rolemesh_failover_node:NodeLevel")
+RECORD = PluginRecord("failover", "node", "rolemesh-failover", "0.1.0", "rolemesh_failover_node:NodeLevel")
 VIEW = JobView(
     "job",
     1,
@@ -76,10 +74,3 @@ def test_a_failure_of_nobody_that_the_job_has_is_passed_on() -> None:
 def test_options_are_checked(options: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         NodeOptions(**options)
-
-
-def test_the_ladder_in_the_readme_has_options_that_the_level_knows() -> None:
-    text = (Path(__file__).parents[1] / "README.md").read_text()
-    ladder = yaml.safe_load(text.split("```yaml\n")[1].split("```")[0])["failover"]
-    [options] = [use["options"] for use in ladder if use["use"] == "node"]
-    assert NodeOptions(**options).node_wait_s == 600
