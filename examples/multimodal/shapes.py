@@ -75,16 +75,14 @@ class Shapes(Workload):
         options, ctx = self.ctx.options, self.ctx
         size = options.rows // options.micro_batches
         first = options.held_out + ctx.step * options.rows + micro * size
-        mine = first + np.array_split(np.arange(size), ctx.world_size)[ctx.rank]
-        return [self._row(number) for number in mine]
+        return [self._row(first + row) for row in ctx.mine(size)]
 
     def _held_out(self):
-        numbers = np.array_split(np.arange(self.ctx.options.held_out), self.ctx.world_size)[self.ctx.rank]
-        return [self._row(number) for number in numbers]
+        return [self._row(number) for number in self.ctx.mine(self.ctx.options.held_out)]
 
     def _row(self, number):
         """Return a scene, a question and its answer."""
-        rng = np.random.default_rng((self.ctx.seed, int(number)))
+        rng = np.random.default_rng((self.ctx.seed, number))
         # Up to three shapes in quadrants and colours of their own; one of them is asked about.
         shapes, colours, places = rng.permutation(3)[: rng.integers(1, 4)], rng.permutation(3), rng.permutation(4)
         shape, colour, place = int(shapes[0]), int(colours[0]), int(places[0])

@@ -66,15 +66,15 @@ class Text(Workload):
     def next(self):
         """Return this rank's part of the step's rows: `input_ids`."""
         options, ctx = self.ctx.options, self.ctx
-        first, end = (ctx.step * options.rows + options.rows * r // ctx.world_size for r in (ctx.rank, ctx.rank + 1))
-        rows = [self._window(number) for number in range(first, end)]
-        ctx.metric(epoch=end / len(self.windows))
+        first = ctx.step * options.rows
+        rows = [self._window(first + row) for row in ctx.mine(options.rows)]
+        ctx.metric(epoch=(first + options.rows) / len(self.windows))
         return Batch({"input_ids": Ragged.from_rows(rows, dtype=np.int32)})
 
     @operator(returns=Split())
     def held_out(self):
         """Return this rank's part of the held-out text."""
-        rows = self.kept[self.ctx.rank :: self.ctx.world_size]
+        rows = [self.kept[row] for row in self.ctx.mine(len(self.kept))]
         return Batch(
             {
                 "prompt_ids": Ragged.from_rows([row[:1] for row in rows], dtype=np.int32),

@@ -134,6 +134,15 @@ class RankContext(Generic[O]):
         """For engines: a service that `by` calls runs inside, tasks that begin there included."""
         return _within(self._called_by, by)
 
+    def mine(self, n: int) -> range:
+        """This rank's share of the rows 0 to `n` - 1: those from ``n * rank // world_size`` up to,
+        not including, ``n * (rank + 1) // world_size``.
+
+        The shares of all ranks are disjoint, in the order of the ranks, and together all rows.
+        Their lengths differ by at most 1; with fewer rows than ranks, some are empty.
+        """
+        return range(n * self.rank // self.world_size, n * (self.rank + 1) // self.world_size)
+
     def metric(self, /, **values: float) -> None:
         """Report quantities (loss, reward) to average over calls, ranks and steps."""
         self.port.metric(_text(values), self._item.get())

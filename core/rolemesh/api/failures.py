@@ -169,10 +169,8 @@ class JobView(msgspec.Struct, frozen=True):
         The result is empty if the job does not have the rank or node.
         """
         if failure.rank >= 0:
-            known = any(r.rank == failure.rank and r.role == failure.role for r in self.ranks)
-            return self.group(failure.role, failure.rank) if known else ()
-        here = {r.role for r in self.ranks if r.node == failure.node}
-        groups = here.intersection(self.collective)
+            return self.group(*failure.ref) if any(r.ref == failure.ref for r in self.ranks) else ()
+        groups = {r.role for r in self.ranks if r.node == failure.node} & {*self.collective}
         return tuple(r.ref for r in self.ranks if r.node == failure.node or r.role in groups)
 
 

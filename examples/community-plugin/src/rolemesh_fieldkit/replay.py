@@ -50,9 +50,8 @@ class ReplayBuffer(Workload):
     def setup(self, ctx: RankContext[ReplayOptions]) -> None:
         """Allocate the memory for all rows that this rank will ever keep."""
         self.ctx = ctx
-        capacity = ctx.options.capacity
-        self.first = capacity * ctx.rank // ctx.world_size
-        self.last = capacity * (ctx.rank + 1) // ctx.world_size
+        mine = ctx.mine(ctx.options.capacity)
+        self.first, self.last = mine.start, mine.stop
         self.columns = {name: Column.parse(text) for name, text in ctx.options.columns.items()}
         self.kept = {name: column.zeros(self.last - self.first) for name, column in self.columns.items()}
         self.seen = 0

@@ -172,3 +172,11 @@ def test_an_exception_of_a_million_characters_is_told_without_its_middle() -> No
     assert told.startswith("ValueError: ax")
     assert told.endswith("xz")
     assert len(told) < MOST_TEXT + 100
+
+
+@given(st.integers(0, 10**12), st.integers(1, 64))
+def test_the_shares_of_ranks_are_disjoint_in_order_complete_and_alike(rows: int, ranks: int) -> None:
+    shares = [RankContext(options=NoOptions(), rank=rank, world_size=ranks).mine(rows) for rank in range(ranks)]
+    assert [share.start for share in shares] == [0, *(share.stop for share in shares[:-1])]
+    assert shares[-1].stop == rows
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1

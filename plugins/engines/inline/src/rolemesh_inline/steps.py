@@ -175,9 +175,7 @@ class InlineSteps:
             if (how := by_demand(edge.dst_partition)) is not None:
                 items = self._items.setdefault((op.id, ref.rank), Items(ctx, edge.param, how))
                 count = apart(arguments[edge.param], how.rows)[1]
-                ranks = self._sizes[op.role]
-                chosen = range(count * ref.rank // ranks, count * (ref.rank + 1) // ranks)
-                return items.run(partial(self._awaited, method), arguments, chosen)
+                return items.run(partial(self._awaited, method), arguments, ctx.mine(count))
         return self._awaited(method, **arguments)
 
     def _awaited(self, method: Callable[..., Any], /, **arguments: Any) -> Any:

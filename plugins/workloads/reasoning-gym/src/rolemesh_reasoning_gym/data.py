@@ -112,8 +112,7 @@ class ReasoningGymData(Workload):
         return self._rows(self.held)
 
     def _rows(self, items: Sequence[tuple[int, dict[str, Any]]]) -> Batch:
-        rank, ranks = self.ctx.rank, self.ctx.world_size
-        mine = items[len(items) * rank // ranks : len(items) * (rank + 1) // ranks]
+        mine = [items[row] for row in self.ctx.mine(len(items))]
         return Batch(
             {
                 "messages": [self._messages(entry["question"]) for _, entry in mine],

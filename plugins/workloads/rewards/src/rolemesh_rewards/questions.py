@@ -128,8 +128,7 @@ class Questions(Workload):
         return self.order[1][place]
 
     def _batch(self, asked: Sequence[tuple[int, int]]) -> Batch:
-        rank, ranks = self.ctx.rank, self.ctx.world_size
-        mine = asked[len(asked) * rank // ranks : len(asked) * (rank + 1) // ranks]
+        mine = [asked[row] for row in self.ctx.mine(len(asked))]
         chats = [self.chats[row] for _, row in mine]
         prompts: dict[str, Any] = {"messages": chats}
         if not self.ctx.options.chat:

@@ -62,9 +62,8 @@ class TasksWorkload(Workload):
         each time that a task is dealt out).
         """
         options, ctx = self._ctx.options, self._ctx
-        groups = np.arange(self._next, self._next + options.groups)
+        mine = [self._next + group for group in ctx.mine(options.groups)]
         self._next += options.groups
-        mine = [int(group) for group in np.array_split(groups, ctx.world_size)[ctx.rank]]
         return self._rows("train", [self._number(group) for group in mine], mine, options.samples)
 
     @operator(returns=Split())
@@ -76,7 +75,7 @@ class TasksWorkload(Workload):
         if not count:
             what = f"the environment {ctx.options.environment} has no tasks in the split eval"
             raise breach(what, remedy="leave `held_out` out of the flow")
-        mine = [int(number) for number in np.array_split(np.arange(count), ctx.world_size)[ctx.rank]]
+        mine = list(ctx.mine(count))
         return self._rows("eval", mine, mine, 1)
 
     def _rows(self, split: Literal["train", "eval"], numbers: list[int], groups: list[int], samples: int) -> Batch:

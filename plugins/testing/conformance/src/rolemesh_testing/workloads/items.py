@@ -41,5 +41,4 @@ async def made_items(
             sent: tuple[Any, ...] = hand.sent
             return sent
 
-    mine = range(count * ctx.rank // ctx.world_size, count * (ctx.rank + 1) // ctx.world_size)
-    return list(await asyncio.gather(*map(made, mine)))
+    return list(await asyncio.gather(*map(made, ctx.mine(count))))
