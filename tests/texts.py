@@ -49,7 +49,6 @@ from rolemesh.plugins.manager import LIMITS_S
 from rolemesh_durable.extensions import masters
 from rolemesh_durable.options import DurableOptions
 from rolemesh_durable.protocol.master.state import Phase, RankRecord, Recovery
-from rolemesh_new.command import KINDS as TEMPLATES
 from rolemesh_rehearsal.spec import TARGETS
 from rolemesh_testing.conformance import InstalledConformance
 from rolemesh_testing.observers.lives import EVENTS
@@ -470,12 +469,7 @@ def table_of_plugins() -> Iterator[str]:
 @check
 def pythons() -> Iterator[str]:
     """Each distribution names the Pythons that `make interpreters` runs."""
-    for pattern in (
-        "pyproject.toml",
-        "plugins/*/*/pyproject.toml",
-        "examples/*/pyproject.toml",
-        "cookiecutter/_shared/*/pyproject.toml",
-    ):
+    for pattern in ("pyproject.toml", "plugins/*/*/pyproject.toml", "examples/*/pyproject.toml"):
         for path in ROOT.glob(pattern):
             lines = ['requires-python = ">=3.11"', *(f'"Programming Language :: Python :: {each}"' for each in PYTHONS)]
             yield from (f"{path.relative_to(ROOT)}: no {line}" for line in lines if line not in path.read_text())
