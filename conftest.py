@@ -170,7 +170,7 @@ def whole_installed(dist: Dist, kernel_installed: Installed, tmp_path_factory: p
         "rolemesh-top",
         "rolemesh-trace",
         "rolemesh-view",
-        "rolemesh-scaler-bottleneck",
+        "rolemesh-scalers",
         "rolemesh-rehearsal",
         "rolemesh-lock",
         "rolemesh-doctor",

@@ -32,7 +32,7 @@ DEMO = (
     "observe/report",
     "observe/top",
     "observers/plot",
-    "scalers/bottleneck",
+    "scalers/base",
     "schedulers/collocation",
     "workloads/fsdp",
     "workloads/reasoning-gym",

@@ -107,5 +107,5 @@ def test_options_are_checked(options: dict[str, Any]) -> None:
 
 def test_the_job_in_the_readme_has_options_that_the_scaler_knows() -> None:
     text = (Path(__file__).parents[1] / "README.md").read_text()
-    [use] = yaml.safe_load(text.split("```yaml\n")[1].split("```")[0])["plugins"]["scalers"]
+    [use] = yaml.safe_load(text.split("```yaml\n")[2].split("```")[0])["plugins"]["scalers"]
     assert BottleneckOptions(**use["options"]).budget == 16
