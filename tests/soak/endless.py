@@ -1,4 +1,4 @@
-"""A job without an end, disturbed: ``python -m tests.soak.endless --minutes 120 --picture docs/images/endless.png``.
+"""A job without an end, disturbed: ``python -m tests.soak.endless --minutes 120 --picture endless.png``.
 
 The job reads files that grow and rotate. The run kills a process every minute, resizes the job every few minutes, and
 finally lets it finish. The job must have used each record once. The run samples its resources and draws them.
