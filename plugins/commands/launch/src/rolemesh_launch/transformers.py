@@ -11,8 +11,9 @@ logging, the end of an epoch and the start of the next one. Each of these may dr
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
+from itertools import islice
 from typing import Any
 
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -113,6 +114,8 @@ class KeepState(TrainerCallback):
         epoch, steps, order = (self._epoch, self._steps, self._order) if continues else (-1, 0, {})
         vars(trainer).pop("_run_epoch", None)
         run_epoch, load = trainer._run_epoch, trainer._load_rng_state
+        module = sys.modules[Trainer.__module__]
+        skip = module.skip_first_batches
 
         def followed(**given: Any) -> None:
             done = given["steps_trained_in_current_epoch"]
@@ -130,9 +133,13 @@ class KeepState(TrainerCallback):
             ignores = trainer.args.ignore_data_skip
             trainer.args.ignore_data_skip = ignores and not done
             trainer._load_rng_state = kept if given["epoch"] == epoch else own_state
+            if given["epoch"] == epoch and done and getattr(given["train_dataloader"], "num_workers", 0):
+                given["train_dataloader"] = _Repeated(given["train_dataloader"], done)
+                module.skip_first_batches = lambda loader, batches: loader
             try:
                 run_epoch(**given)
             finally:
+                module.skip_first_batches = skip
                 trainer._load_rng_state, trainer.args.ignore_data_skip = load, ignores
 
         def kept(_: str | None) -> None:
@@ -144,6 +151,26 @@ class KeepState(TrainerCallback):
                 self._order = _drawn_from()  # the epoch's order is drawn after this
 
         trainer._run_epoch = followed
+
+
+class _Repeated:
+    """A DataLoader whose first batches are made again and left out.
+
+    A worker of a DataLoader draws random numbers from a generator of its own, such as those of an augmentation. accelerate
+    would skip the numbers of the rows only, and later rows would have other random numbers than in an undisturbed run.
+    """
+
+    def __init__(self, loader: Any, batches: int) -> None:
+        self._loader, self._batches = loader, batches
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        return islice(iter(self._loader), self._batches, None)
+
+    def __len__(self) -> int:
+        return len(self._loader)
 
 
 def _drawn_from() -> dict[str, Any]:
