@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import typer
-from docs.generator.raised import Message, messages
+from tests.raised import Message, messages
 
 from rolemesh import cli
 from rolemesh.cli.verbs import verbs

@@ -156,8 +156,9 @@ class KeepState(TrainerCallback):
 class _Repeated:
     """A DataLoader whose first batches are made again and left out.
 
-    A worker of a DataLoader draws random numbers from a generator of its own, such as those of an augmentation. accelerate
-    would skip the numbers of the rows only, and later rows would have other random numbers than in an undisturbed run.
+    A worker of a DataLoader draws random numbers, such as those of an augmentation, from a generator of its own.
+    accelerate would skip the numbers of the rows only, so later rows would have other random numbers than in an
+    undisturbed run.
     """
 
     def __init__(self, loader: Any, batches: int) -> None:
