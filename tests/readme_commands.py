@@ -46,6 +46,7 @@ SHORTER = {
     "examples/pd-rollout/": "steps=1",
     "examples/serve/": "steps=3",
     "examples/online/": "until.max_s=20",
+    "rolemesh run my-job/": "steps=1",
     "rolemesh run job.yaml ": "steps=1",
 }
 """Part of a command → text to append to it, because the command would run for many minutes or without end."""
@@ -107,7 +108,7 @@ def commands(readme: str) -> list[Command]:
         for logical in re.sub(r"\\\n\s*", "", block[2]).splitlines():
             text = re.sub(r"\s+#.*$", "", logical).strip()
             if text and not text.startswith("cd "):
-                found.append(Command(text, line, " job.yaml" in text or " grpo" in text))
+                found.append(Command(text, line, re.search(r" job\.yaml|(view|export) grpo", text) is not None))
             line += 1
     return sorted(found, key=lambda command: command.line)
 

@@ -1,0 +1,9 @@
+from rolemesh import flow
+
+
+@flow
+def grpo(job, lag=0):
+    samples = job.rollout.generate(job.data.next())
+    scored = job.reward.advantages(job.reward.score(samples))
+    job.trainer.train(scored)
+    job.rollout.load_weights(job.trainer.weights(), lag=lag)

@@ -1,0 +1,6 @@
+from rolemesh import flow
+
+
+@flow
+def pretrain(job):
+    job.trainer.train(job.text.next())

@@ -1,0 +1,30 @@
+"""Chats as tokens. The model learns the last message, the answer."""
+
+from pathlib import Path
+
+import numpy as np
+from transformers import AutoTokenizer
+
+from rolemesh import Batch, Ragged, RankContext
+
+
+class Tokens:
+    def __init__(self, model: str, ctx: RankContext) -> None:
+        self.tokenizer = AutoTokenizer.from_pretrained(Path(ctx.base, model))
+
+    def encode(self, questions: Batch) -> Batch:
+        """Return `input_ids`, and a `loss_mask` that is 1 for tokens of the answer."""
+        ids, masks = [], []
+        for chat, row in zip(questions["messages"], questions["row"], strict=True):
+            if "answer" in row:
+                chat = [*chat, {"role": "assistant", "content": str(row["answer"])}]
+            prompt = self._tokens(chat[:-1], add_generation_prompt=True)
+            whole = self._tokens(chat)
+            ids.append(whole)
+            masks.append([0] * len(prompt) + [1] * (len(whole) - len(prompt)))
+        columns = {"input_ids": ids, "loss_mask": masks}
+        return Batch({name: Ragged.from_rows(rows, np.int32) for name, rows in columns.items()})
+
+    def _tokens(self, chat: list, **how: bool) -> list[int]:
+        text = self.tokenizer.apply_chat_template(chat, tokenize=False, **how)
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]

