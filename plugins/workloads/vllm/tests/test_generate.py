@@ -20,7 +20,8 @@ def test_rows_are_prompts_times_samples_prompt_major_with_columns_carried(rollou
     batch = prompts(2, first=5)
     out = rollout.generate(batch)
     assert out.rows == 6
-    assert set(out) == GENERATED | {"index", "answer"}
+    assert set(out) == GENERATED | {"messages", "index", "answer"}
+    assert out["messages"] == [chat for chat in batch["messages"] for _ in range(3)]
     assert out["answer"] == ["a0"] * 3 + ["a1"] * 3
     assert out["group"].tolist() == [5, 5, 5, 6, 6, 6]
     assert out["group"].dtype == out["weight_version"].dtype == np.int64

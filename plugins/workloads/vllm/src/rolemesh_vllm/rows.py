@@ -129,8 +129,8 @@ def row_index(prompts: Batch, rank: int) -> NDArray[np.int64]:
 
 
 def carried(prompts: Batch) -> dict[str, Any]:
-    """Return the columns that are repeated for each sample: all except the prompt itself and its KV cache."""
-    return {name: column for name, column in prompts.items() if name not in (*PROMPT_COLUMNS, TICKETS)}
+    """Return the columns that are repeated for each sample: all except the prompt's tokens and its KV cache."""
+    return {name: column for name, column in prompts.items() if name not in ("prompt_ids", TICKETS)}
 
 
 def repeat(column: Any, times: int) -> Any:
