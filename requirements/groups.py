@@ -31,7 +31,7 @@ DEMO = (
     "observe/view",
     "observe/report",
     "observe/top",
-    "observers/plot",
+    "observe/trackers",
     "scalers/base",
     "schedulers/collocation",
     "workloads/fsdp",
