@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install judges demo interpreters test gpu soak lint bench docs dist clean
+.PHONY: help install judges demo interpreters test test-all gpu soak lint bench docs dist clean
 
 PY := .venv/bin/python
 SPINS := $(addprefix plugins/workloads/vllm/tests/,test_pd.py test_pd_jobs.py test_serve.py)
@@ -19,7 +19,7 @@ export ROLEMESH_COMMAND := make $(or $(MAKECMDGOALS),install)
 unexport PYTHONDONTWRITEBYTECODE
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: ## make .venv with everything pinned; does nothing when nothing changed
 	@requirements/install.sh everything
@@ -34,19 +34,26 @@ demo: ## GRPO on a real model: SmolLM2-135M learns to reverse words, in some min
 
 # In more processes than a small machine has cores, since most of the time is waiting. Engines that hand a KV cache over
 # spin while they wait, so nothing runs beside them. At the end it says where the minutes went; with BUDGET=MINUTES it fails if they were more.
-test: install ## the whole test suite, each behaviour once: about 25 minutes on two cores
-	rm -f $(MINUTES); failed=0; \
-	$(PYTEST) -n $(PROCESSES) --no-loadscope-reorder $(BESIDE) || failed=1; \
-	$(PYTEST) $(SPINS) || failed=1; \
-	$(PY) -m tests.minutes $(MINUTES) $(if $(BUDGET),--budget $(BUDGET)) || failed=1; \
-	exit $$failed
+define suite
+rm -f $(MINUTES); failed=0; \
+$(PYTEST) -m '$(1)' -n $(PROCESSES) --no-loadscope-reorder $(BESIDE) || failed=1; \
+$(PYTEST) -m '$(1)' $(SPINS) || failed=1; \
+$(PY) -m tests.minutes $(MINUTES) $(if $(BUDGET),--budget $(BUDGET)) || failed=1; \
+exit $$failed
+endef
+
+test: install ## each behaviour once: about 10 minutes on two cores
+	$(call suite,not more and not soak)
+
+test-all: install ## what repeats a behaviour at length, besides `make test`: about 15 minutes
+	$(call suite,more and not soak)
 
 gpu: install ## the tests that need an NVIDIA GPU
 	$(PY) -m pytest -m gpu tests/gpu -n $(PROCESSES)
 
 # What looks at a job for many minutes measures it, so nothing runs beside it either.
 # TRL changes transformers when it is imported, so what is compared with it runs in a process of its own.
-soak: judges ## what `make test` leaves out: more seeds, sizes and engines, and jobs of many minutes; two hours
+soak: judges ## what both leave out: more seeds, sizes and engines, and jobs of many minutes; two hours
 	rm -f $(MINUTES); failed=0; \
 	$(PYTEST) -m soak tests/soak || failed=1; \
 	$(PYTEST) -m soak tests/judges || failed=1; \

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from tests import more
 from tests.installed import Dist, Installed, make_dist, make_environment
 
 # How long an example takes says nothing on a busy machine.
@@ -43,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
         # Not pytest's folder: each pytest that starts on this machine closes that to others, and removes what is old.
         config.stash[OWN_FOLDER] = config.option.basetemp = tempfile.mkdtemp(prefix="pytest-rolemesh-")
 
-    if "soak" not in config.getoption("markexpr"):
+    if "soak" not in config.getoption("markexpr").replace("not soak", ""):
         WorkloadConformance.long_steps, WorkloadConformance.long_kills = 24, 2
 
 
@@ -61,6 +62,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(SLOW_TO_START) and item.name.startswith(LONG_RUNS):
             item.add_marker(pytest.mark.soak)
+    more.mark(items)
     items.sort(key=lambda item: not item.nodeid.startswith("tests/unit/engine/rank/"))
 
 

@@ -11,7 +11,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 quick="tests/unit tests/conformance plugins/backends plugins/commands/jobs plugins/engines plugins/observers plugins/stores"
 tests=(${ROLEMESH_QUICK_TESTS:-$quick plugins/testing})
-marks='not ray and not slow and not soak'
+marks='not ray and not slow and not more and not soak'
 
 pythons=("$@")
 if [[ $# == 0 ]]; then

@@ -32,7 +32,7 @@ from docs.generator.parts import PARTS
 from packaging.requirements import Requirement
 from pydantic import BaseModel, ByteSize
 from pydantic.fields import FieldInfo
-from tests import readability
+from tests import more, readability
 from tests.prose import documents
 from tests.surface import MODULES
 
@@ -573,6 +573,11 @@ def diagrams() -> Iterator[str]:
                 for x2, y2, w2, h2 in boxes[i + 1 :]:
                     if not (x + w <= x2 or x2 + w2 <= x or y + h <= y2 or y2 + h2 <= y):
                         yield f"{where}: two boxes of a picture overlap"
+
+
+@check
+def tests_for_later() -> Iterator[str]:
+    yield from (f"tests/data/more.txt: there is no test {line}" for line in more.unknown(ROOT))
 
 
 @check
