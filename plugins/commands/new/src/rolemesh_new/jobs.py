@@ -113,7 +113,7 @@ def _data(kind: str, given: str | None, folder: Path, texts: dict[str, str]) -> 
     if path.name != str(path) or path.suffix != suffix or path.name in texts:
         remedy = f"name data that exists, or a new file of the job, such as {own}"
         raise PluginError(f"there is no {str(path)!r}", where="--data", remedy=remedy)
-    texts[path.name] = (FILES / own).read_text(encoding="utf-8")
+    texts[path.name] = (FILES / "files" / own).read_text(encoding="utf-8")
     return path.name
 
 
@@ -128,7 +128,7 @@ def _reward(given: str, folder: Path, texts: dict[str, str]) -> str:
         if path.name != module or path.name in texts:
             remedy = f"name a file that exists, or a new one of the job, such as {REWARD}"
             raise PluginError(f"there is no {module!r}", where="--reward", remedy=remedy)
-        text = (FILES / "reward.py").read_text(encoding="utf-8")
+        text = (FILES / "files" / "reward.py").read_text(encoding="utf-8")
         texts[module] = text.replace("def correct(", f"def {function}(")
         return given
     try:
