@@ -63,7 +63,6 @@ def test_importing_the_plugin_imports_no_wandb() -> None:
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.soak
 def test_two_masters_log_one_run(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("name: grpo\nroles: {a: {env: {HF_TOKEN: hf_x}}}\n")
     first = started(tmp_path)
