@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from rolemesh.hookspecs import hookimpl as hookimpl
     from rolemesh.job.engine import Engine as Engine, RunHandle as RunHandle
     from rolemesh.job.job import Job as Job
+    from rolemesh.job.prepared import CheckedJob as CheckedJob
     from rolemesh.kinds import Kind as Kind
     from rolemesh.placement import (
         Assignment as Assignment,
@@ -116,6 +117,7 @@ _HOMES = {
     "hookspecs": "hookimpl",
     "job.engine": "Engine RunHandle",
     "job.job": "Job",
+    "job.prepared": "CheckedJob",
     "kinds": "Kind",
     "placement": "Assignment PlacementPlan PlacementRequest PlanBuilder RoleRequest Slot Unplaced",
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import msgspec
 from pydantic import BaseModel
@@ -20,6 +20,9 @@ from rolemesh.api.partition import Balanced, Broadcast, Partition, Split, Stream
 from rolemesh.api.plugin import NoOptions
 from rolemesh.api.service import ServiceSpec, marked, services_of
 from rolemesh.errors import OptionsError
+
+if TYPE_CHECKING:
+    from rolemesh.job.prepared import CheckedJob
 
 __all__ = [
     "OperatorSpec",
@@ -253,19 +256,15 @@ class Workload:
         """
 
     @classmethod
-    def check_flow(cls, options: Any, role: str, job: Any) -> None:
+    def check_flow(cls, options: Any, role: str, job: CheckedJob) -> None:
         """Check the whole job before it starts: settings of `role` that must agree with those of
         other roles.
 
-        `job` is the `Prepared` job of `Engine.check`: ``job.graph`` has the flow's `ops` (calls)
-        and `edges` between them, ``job.selection.roles[name]`` the `cls` and `options` of a role,
-        ``job.selection.declared[kind, name]`` those of a plugin listed under ``plugins``, with the
-        keys of `RankContext.plugins`. ``job.job.base`` is the job file's folder. Raise
-        `rolemesh.OptionsError` as in `check`.
+        Raise `rolemesh.OptionsError` as in `check`.
         """
 
     @classmethod
-    def warnings(cls, options: Any, role: str, job: Any) -> Iterable[OptionsError]:
+    def warnings(cls, options: Any, role: str, job: CheckedJob) -> Iterable[OptionsError]:
         """Yield warnings about settings that probably do not do what the user wants, such as one
         without effect.
 

@@ -28,6 +28,23 @@ NO_SIZES: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True)
+class CheckedJob:
+    """A job as `Workload.check_flow` and `Workload.warnings` see it.
+
+    - `graph`: the calls of the flow, ``graph.ops``, and the edges between them, ``graph.edges``.
+    - `roles`: the class `cls` and the checked `options` of each role's workload, by role.
+    - `declared`: those of the plugins that the job file lists under ``plugins``, by kind and name,
+      with the keys of `RankContext.plugins`.
+    - `base`: the job file's folder; relative paths in options refer to it.
+    """
+
+    graph: LogicalGraph
+    roles: Mapping[str, Selected]
+    declared: Mapping[tuple[str, str], Selected]
+    base: Path
+
+
+@dataclass(frozen=True)
 class Prepared:
     """A checked job: its file, its plugins and its graph.
 
@@ -48,6 +65,12 @@ class Prepared:
         """Return the same job with more overrides, prepared from scratch."""
         overrides = (*self.overrides, *overrides)
         return prepare(self.source, overrides, admit=self.admit, flow=self.flow, engine=self.engine)
+
+    @property
+    def view(self) -> CheckedJob:
+        """Return what its workloads see of it."""
+        chosen = self.selection
+        return CheckedJob(self.graph, chosen.roles, chosen.declared, self.job.base)
 
     @property
     def elastic(self) -> dict[str, tuple[int, int]]:
@@ -92,9 +115,9 @@ class Prepared:
 
         Before these come warnings about engine options that the chosen engine does not read.
         """
-        roles = self.selection.roles.items()
+        view, roles = self.view, self.selection.roles.items()
         found = [
-            (n, each) for n, used in roles for each in used.cls.warnings(used.options, n, self)
+            (n, each) for n, used in roles for each in used.cls.warnings(used.options, n, view)
         ]
         said = [str(self.job.placed(each, ("roles", n, "options"))) for n, each in found]
         return [*self._unread(), *said]
@@ -147,11 +170,8 @@ class Prepared:
 
     def sized(self, sizes: Mapping[str, int]) -> Prepared:
         """Return the job with these numbers of ranks."""
-        return (
-            self.again([f"roles.{role}.world_size={size}" for role, size in sizes.items()])
-            if sizes
-            else self
-        )
+        overrides = [f"roles.{role}.world_size={size}" for role, size in sizes.items()]
+        return self.again(overrides) if overrides else self
 
     def fits(self, sizes: Mapping[str, int], cluster: ClusterView) -> bool:
         """Return whether the cluster has room for these numbers of ranks of its elastic roles."""
@@ -195,14 +215,10 @@ def prepare(
     except RolemeshError as error:
         raise job.placed(error) from error
     found = Prepared(job, selection, graph, source, tuple(overrides), admit, flow, engine)
-    roles = selection.roles.items()
-    raise_all(
-        [
-            error
-            for n, each in roles
-            for error in checked(job, n, each, each.cls.check_flow, n, found)
-        ]
-    )
+    errors = list[RolemeshError]()
+    for name, each in selection.roles.items():
+        errors += checked(job, name, each, each.cls.check_flow, name, found.view)
+    raise_all(errors)
     return found
 
 
@@ -211,9 +227,8 @@ def instances(chosen: Iterable[Selected]) -> JobPlugins:
     created."""
     plugins = JobPlugins()
     for index, each in enumerate(chosen):
-        plugins.create(
-            f"{each.record.name}#{index}", each.record, each.cls, each.options, each.where
-        )
+        name = f"{each.record.name}#{index}"
+        plugins.create(name, each.record, each.cls, each.options, each.where)
     return plugins
 
 

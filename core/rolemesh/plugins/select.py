@@ -63,14 +63,8 @@ class Selection:
     @property
     def records(self) -> tuple[PluginRecord, ...]:
         """Each plugin once, in the order of first use."""
-        decides = [*self.placement, *self.failover, *self.diagnosers]
-        used = [
-            *self.roles.values(),
-            *decides,
-            *self.used_by_engine.values(),
-            *self.observers,
-            *self.declared.values(),
-        ]
+        used = [*self.roles.values(), *self.placement, *self.failover, *self.diagnosers]
+        used += [*self.used_by_engine.values(), *self.observers, *self.declared.values()]
         return tuple(dict.fromkeys(selected.record for selected in used))
 
     def versions(self) -> dict[str, dict[str, str]]:
@@ -178,12 +172,8 @@ class _Chooser:
         ]
         names = [each.record.name for each in chosen if each]
         for index, each in enumerate(filter(None, chosen)):
-            number = (
-                f"#{names[: index + 1].count(names[index])}"
-                if names.count(names[index]) > 1
-                else ""
-            )
-            yield (kind, names[index] + number), each
+            name, several = names[index], names.count(names[index]) > 1
+            yield (kind, f"{name}#{names[: index + 1].count(name)}" if several else name), each
 
     def engine(self, chosen: str | None) -> Selected | None:
         """Return the engine `chosen`, or the job file's, or the default one."""

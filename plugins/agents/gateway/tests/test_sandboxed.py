@@ -220,7 +220,7 @@ def test_a_sandbox_without_a_network_of_its_own_is_refused_at_the_start(held, sa
 
 
 def test_a_sandbox_that_the_job_file_does_not_list_is_refused_before_the_start():
-    job = SimpleNamespace(selection=SimpleNamespace(declared=dict.fromkeys(BOXES)))
+    job = SimpleNamespace(declared=dict.fromkeys(BOXES))
     options = ProcessHarness.Options(command=["true"], sandbox="proces")
     with pytest.raises(OptionsError, match="lists no 'proces' under plugins") as raised:
         ProcessHarness.check_job(options, job)

@@ -31,7 +31,7 @@ class Sum(Workload):
 
     @classmethod
     def check_flow(cls, options, role, job):
-        ops, roles, errors = job.graph.ops, job.selection.roles, []
+        ops, roles, errors = job.graph.ops, job.roles, []
         for edge in job.graph.edges:
             giver = ops[edge.src].role
             assert roles[giver].cls is Meter and ops[edge.dst].role == role

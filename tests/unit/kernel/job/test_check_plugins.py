@@ -25,7 +25,7 @@ class Reader(Workload):
 
     @classmethod
     def check_flow(cls, options, role, job):
-        plugins = job.selection.declared
+        plugins = job.declared
         listed = {name: plugin.options.path for (kind, name), plugin in plugins.items() if kind == "sources"}
         if options.source not in listed:
             remedy = f"list it under plugins.sources; listed: {listed}"

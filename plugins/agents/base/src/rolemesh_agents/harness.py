@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -12,6 +12,9 @@ from rolemesh.api.plugin import Plugin
 from rolemesh.api.workload import RankContext
 from rolemesh_agents.actions import Message, Tool, ToolCall
 from rolemesh_agents.environment import Observation, Outcome, Reward, Start
+
+if TYPE_CHECKING:
+    from rolemesh.job.prepared import CheckedJob
 
 __all__ = ["Conversation", "Harness", "Turn"]
 
@@ -114,7 +117,7 @@ class Harness(Plugin, ABC):
     """Base of harnesses (entry-point group ``rolemesh.harnesses``). Each rank has one object for all conversations."""
 
     @classmethod
-    def check_job(cls, options: Any, job: Any) -> None:
+    def check_job(cls, options: Any, job: CheckedJob) -> None:
         """Check the whole job before it starts: what the harness needs from it. See `Workload.check_flow` for `job`.
 
         Raise `rolemesh.OptionsError` with a remedy.

@@ -25,6 +25,7 @@ from rolemesh_gateway.rewards import Failed, explained, verdict
 from rolemesh_gateway.sandboxed import ADDRESS, Client, SandboxedProgram, limits_of, parent_of_folders, try_client
 
 if TYPE_CHECKING:
+    from rolemesh.job.prepared import CheckedJob
     from rolemesh_gateway.server import Door, Server
 
 __all__ = ["ProcessHarness"]
@@ -41,7 +42,7 @@ class ProcessHarness(Harness):
     Options = ProcessOptions
 
     @classmethod
-    def check_job(cls, options: Any, job: Any) -> None:
+    def check_job(cls, options: Any, job: CheckedJob) -> None:
         """See `Harness.check_job`: the job file must list the sandbox."""
         if options.sandbox is not None:
             check_listed(job, "sandboxes", options.sandbox, "option sandbox of the harness process")

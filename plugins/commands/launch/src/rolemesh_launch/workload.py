@@ -14,7 +14,7 @@ from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from string import Template
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -30,6 +30,9 @@ from rolemesh_launch.stdin import take
 from rolemesh_processes.guard import MARKER
 from rolemesh_processes.loopback import loopback
 from rolemesh_processes.output import part_errors
+
+if TYPE_CHECKING:
+    from rolemesh.job.prepared import CheckedJob
 
 __all__ = ["Script", "ScriptOptions"]
 
@@ -87,9 +90,9 @@ class Script(Workload):
         return cls.preload if options.preload else (), given
 
     @classmethod
-    def check_flow(cls, options: ScriptOptions, role: str, job: Any) -> None:
+    def check_flow(cls, options: ScriptOptions, role: str, job: CheckedJob) -> None:
         """See `Workload.check_flow`: check that the script exists."""
-        if options.how == "path" and not Path(job.job.base, options.target).exists():
+        if options.how == "path" and not Path(job.base, options.target).exists():
             remedy = "give its path, or -m and a module's name"
             raise OptionsError(f"there is no script {options.target!r}", where="target", remedy=remedy)
 

@@ -7,7 +7,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from pydantic import BaseModel, Field
@@ -17,6 +17,9 @@ from rolemesh.api.partition import Split
 from rolemesh.api.workload import RankContext, State, Workload, operator
 from rolemesh.errors import OptionsError, nearest
 from rolemesh_sources import Offset, Reader, Source, SourceError
+
+if TYPE_CHECKING:
+    from rolemesh.job.prepared import CheckedJob
 
 __all__ = ["SourceOptions", "SourceWorkload"]
 
@@ -55,9 +58,9 @@ class SourceWorkload(Workload):
     Options = SourceOptions
 
     @classmethod
-    def check_flow(cls, options: SourceOptions, role: str, job: Any) -> None:
+    def check_flow(cls, options: SourceOptions, role: str, job: CheckedJob) -> None:
         """See `Workload.check_flow`: the job file must list the source."""
-        listed = [name for kind, name in job.selection.declared if kind == "sources"]
+        listed = [name for kind, name in job.declared if kind == "sources"]
         if options.source not in listed:
             what = f"the job file has no source {options.source!r}"
             remedy = (

@@ -6,7 +6,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field, field_validator
 
@@ -19,6 +19,9 @@ from rolemesh.errors import OptionsError, nearest
 from rolemesh.graph.flow import place_of_error
 from rolemesh.kinds import KERNEL
 from rolemesh.kinds.methods import method_breaches
+
+if TYPE_CHECKING:
+    from rolemesh.job.prepared import CheckedJob
 
 _PARTITION = re.compile(r"(split|broadcast|partial|sharded)(?:\((\w+)\))?")
 _BALANCED = re.compile(r"balanced(?:\((\d+)(?:, *(\d+))?(?:, *(fail|drop))?\))?")
@@ -122,7 +125,7 @@ class FunctionWorkload(Workload):
         cls.operators(options)
 
     @classmethod
-    def check_flow(cls, options: FunctionOptions, role: str, job: Any) -> None:
+    def check_flow(cls, options: FunctionOptions, role: str, job: CheckedJob) -> None:
         """Compare the target's hooks with their specifications, as those of a `Workload`."""
         if isinstance(target := _resolve(options.target), type):
             specs = {name: getattr(hookspecs, name) for name in _LIFE}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -17,6 +17,9 @@ from rolemesh.api.workload import RankContext, State, Workload, operator
 from rolemesh.errors import OptionsError
 from rolemesh_rewards.prompts import Message, PromptOption, make_prompt, question_of
 from rolemesh_rewards.table import Row, read_rows
+
+if TYPE_CHECKING:
+    from rolemesh.job.prepared import CheckedJob
 
 __all__ = ["Questions", "QuestionsOptions"]
 
@@ -56,9 +59,9 @@ class Questions(Workload):
     deterministic = True
 
     @classmethod
-    def check_flow(cls, options: QuestionsOptions, role: str, job: Any) -> None:
+    def check_flow(cls, options: QuestionsOptions, role: str, job: CheckedJob) -> None:
         """Check that the file can be read, and that its first row has a prompt."""
-        for row in read_rows(Path(job.job.base, options.data), options.split, most=1):
+        for row in read_rows(Path(job.base, options.data), options.split, most=1):
             _prompt(row, 1, options)
 
     def setup(self, ctx: RankContext[QuestionsOptions]) -> None:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolemesh.errors import OptionsError
 from rolemesh_training.options import (
@@ -23,6 +23,9 @@ from rolemesh_training.options import (
     loss_kind,
 )
 from rolemesh_training.sampling import faults
+
+if TYPE_CHECKING:
+    from rolemesh.job.prepared import CheckedJob
 
 __all__ = ["disagreements", "flow_calls", "frozen", "without_effect"]
 
@@ -40,9 +43,9 @@ class FlowCall(NamedTuple):
     inputs: Sequence[int]
 
 
-def flow_calls(job: Any) -> list[FlowCall]:
+def flow_calls(job: CheckedJob) -> list[FlowCall]:
     """Return the calls of a job that `Workload.check_flow` gets."""
-    uses = job.selection.roles
+    uses = job.roles
     return [
         FlowCall(
             op.role,

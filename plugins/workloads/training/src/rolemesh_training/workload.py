@@ -18,6 +18,7 @@ from rolemesh_training.agreement import disagreements, flow_calls, frozen, witho
 from rolemesh_training.options import ONE_THREAD, HuggingFaceOptions
 
 if TYPE_CHECKING:
+    from rolemesh.job.prepared import CheckedJob
     from rolemesh_training.trainer import Trainer
 
 __all__ = ["TrainerWorkload", "check_folder"]
@@ -114,14 +115,14 @@ class TrainerWorkload(Workload):
         check_folder(options)
 
     @classmethod
-    def check_flow(cls, options: Any, role: str, job: Any) -> None:
+    def check_flow(cls, options: Any, role: str, job: CheckedJob) -> None:
         """Check that the rows of the role are sampled, and their reference computed, in the way that its loss
         expects."""
         calls = flow_calls(job)
         raise_all([*frozen(options, role, calls), *disagreements(options, role, calls)])
 
     @classmethod
-    def warnings(cls, options: Any, role: str, job: Any) -> Iterable[OptionsError]:
+    def warnings(cls, options: Any, role: str, job: CheckedJob) -> Iterable[OptionsError]:
         """Yield settings of a policy loss with which an update changes nothing, or that nothing in the flow uses."""
         return without_effect(options, role, flow_calls(job))
 

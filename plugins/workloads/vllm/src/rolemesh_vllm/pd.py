@@ -24,6 +24,7 @@ from rolemesh_vllm.rows import TICKETS, Completion, carried
 from rolemesh_vllm.workload import EngineWorkload, VLLMWorkload, sources
 
 if TYPE_CHECKING:
+    from rolemesh.job.prepared import CheckedJob
     from rolemesh_vllm.pd_engine import DecodeEngine, PrefillEngine
 
 __all__ = ["VLLMDecode", "VLLMPrefill"]
@@ -110,7 +111,7 @@ class VLLMDecode(_Half, VLLMWorkload):
         return DecodeEngine(model, self.ctx.options, seed=seed, cpus=self.ctx.cpus, share=self.ctx.share)
 
     @classmethod
-    def check_flow(cls, options: Any, role: str, job: Any) -> None:
+    def check_flow(cls, options: Any, role: str, job: CheckedJob) -> None:
         """As `vllm`; also check that the ranks that make the caches have the same model and render prompts alike."""
         super().check_flow(options, role, job)
         found = sources(job, role, "generate", "evaluate").items()

@@ -33,6 +33,7 @@ from rolemesh_vllm.options import ONE_THREAD, EngineOptions, VLLMOptions
 from rolemesh_vllm.rows import TICKETS, Completion, carried, fitted, join, pick, row_index
 
 if TYPE_CHECKING:
+    from rolemesh.job.prepared import CheckedJob
     from rolemesh_vllm.engine import Engine
 
 __all__ = ["EngineWorkload", "VLLMWorkload"]
@@ -58,12 +59,12 @@ _CPU_ENV = {
 _INVARIANT_ENV = {"VLLM_BATCH_INVARIANT": "1"}
 
 
-def sources(job: Any, role: str, *operators: str) -> dict[str, Any]:
+def sources(job: CheckedJob, role: str, *operators: str) -> dict[str, Any]:
     """Return the roles whose values `role` takes in these operators, with their class `cls` and `options`. `job` is
     that of `check_flow`."""
     mine = {op.id for op in job.graph.ops if op.role == role and op.operator in operators}
     givers = [job.graph.ops[edge.src].role for edge in job.graph.edges if edge.dst in mine]
-    return {giver: job.selection.roles[giver] for giver in givers}
+    return {giver: job.roles[giver] for giver in givers}
 
 
 class EngineWorkload(Workload):
@@ -131,7 +132,7 @@ class EngineWorkload(Workload):
         raise_all([*errors, *check_engine(options.engine, cls.derived, cls.single)])
 
     @classmethod
-    def check_flow(cls, options: Any, role: str, job: Any) -> None:
+    def check_flow(cls, options: Any, role: str, job: CheckedJob) -> None:
         """Check that the weights that the role takes belong to its model."""
         givers = sources(job, role, "load_weights")
         checks = (check_same_model, check_adapted_layers)
@@ -262,7 +263,7 @@ class VLLMWorkload(EngineWorkload):
         - `index`: optional int64, unique per prompt in the step; with it, samples do not depend on the rank that makes
           them.
 
-        Out: every other column, repeated, and
+        Out: every column but `prompt_ids`, repeated, and
 
         - `prompt_ids`, `completion_ids`: `Ragged` int32.
         - `logprobs`: `Ragged` float32, of each token under the distribution it was sampled from: after temperature and

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -28,18 +28,21 @@ from rolemesh_agents.workloads.environment import EnvironmentOptions, check_list
 from rolemesh_agents.workloads.model_folder import check_model_folder
 from rolemesh_agents.workloads.tasks import TasksOptions
 
+if TYPE_CHECKING:
+    from rolemesh.job.prepared import CheckedJob
+
 __all__ = ["AgentWorkload"]
 
 DEFAULT_HARNESS = "tools"
 
 
-def check_tasks(options: AgentOptions, op: OpCall, job: Any) -> None:
+def check_tasks(options: AgentOptions, op: OpCall, job: CheckedJob) -> None:
     """Raise `OptionsError` if the tasks of a call are from a role with other groups or another environment."""
-    role = job.selection.roles.get(options.environment)
+    role = job.roles.get(options.environment)
     runs = role.options.environment if role and isinstance(role.options, EnvironmentOptions) else None
     for edge in job.graph.inputs(op.id):
         source = job.graph.ops[edge.src].role
-        dealt = job.selection.roles[source].options
+        dealt = job.roles[source].options
         if not isinstance(dealt, TasksOptions):
             continue
         if op.operator == "converse" and dealt.samples != options.samples:
@@ -76,25 +79,25 @@ class AgentWorkload(Workload):
         return not options.deterministic
 
     @classmethod
-    def check_flow(cls, options: AgentOptions, role: str, job: Any) -> None:
+    def check_flow(cls, options: AgentOptions, role: str, job: CheckedJob) -> None:
         """See `Workload.check_flow`: the model has a chat template, the harness has what it needs, and the flow lets
         the agent call the rollout and the environment."""
         if options.template is None:
-            check_model_folder(Path(job.job.base, options.model))
+            check_model_folder(Path(job.base, options.model))
         elif options.reasoning != "text":
             what = "reasoning has no effect: the job's own template takes turns apart"
             raise OptionsError(what, where="reasoning", remedy="leave it out, and let the code of template do this")
         if options.harness != DEFAULT_HARNESS:
             check_listed(job, "harnesses", options.harness, "harness")
-            harness = job.selection.declared["harnesses", options.harness]
+            harness = job.declared["harnesses", options.harness]
             harness.cls.check_job(harness.options, job)
         for op in job.graph.ops:
             if op.role != role or op.operator == "samples":
                 continue
             check_tasks(options, op, job)
             for key, called in (("rollout", options.rollout), ("environment", options.environment)):
-                if called not in job.selection.roles:
-                    what, known = f"the job has no role {called!r}", job.selection.roles
+                if called not in job.roles:
+                    what, known = f"the job has no role {called!r}", job.roles
                     raise OptionsError(what, where=key, remedy=nearest(called, known))
                 if called not in op.calls:
                     what = f"{role}.{op.operator} calls role {called!r}, and the flow does not say so"

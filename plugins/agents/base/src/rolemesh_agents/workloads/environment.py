@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 from pydantic import BaseModel, Field
@@ -25,6 +25,9 @@ from rolemesh_agents.errors import SandboxLostError
 from rolemesh_agents.sandbox import Limits
 from rolemesh_agents.workloads.deck import Deck
 from rolemesh_agents.workloads.trial import try_sandbox
+
+if TYPE_CHECKING:
+    from rolemesh.job.prepared import CheckedJob
 
 __all__ = ["EnvironmentOptions", "EnvironmentWorkload", "check_listed"]
 
@@ -73,7 +76,7 @@ class EnvironmentWorkload(Workload):
     """Some packages make tasks from sets of strings; the roles `tasks` and `environment` must see the same ones."""
 
     @classmethod
-    def check_flow(cls, options: EnvironmentOptions, role: str, job: Any) -> None:
+    def check_flow(cls, options: EnvironmentOptions, role: str, job: CheckedJob) -> None:
         """See `Workload.check_flow`: the job file must list the environment and the sandbox."""
         check_listed(job, "environments", options.environment, "environment")
         if options.sandbox is not None:
@@ -264,9 +267,9 @@ class EnvironmentWorkload(Workload):
             await found[1].close()
 
 
-def check_listed(job: Any, kind: str, name: str, where: str) -> None:
+def check_listed(job: CheckedJob, kind: str, name: str, where: str) -> None:
     """Raise `OptionsError` unless the job file lists the plugin `name` of this kind."""
-    listed = [each for found, each in job.selection.declared if found == kind]
+    listed = [each for found, each in job.declared if found == kind]
     if name not in listed:
         what = f"the job file lists no {name!r} under plugins.{kind}"
         remedy = nearest(name, listed) if listed else f"write plugins: {{{kind}: [{{use: {name!r}}}]}}"

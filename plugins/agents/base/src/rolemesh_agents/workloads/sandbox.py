@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from pydantic import BaseModel, Field
@@ -17,6 +17,9 @@ from rolemesh_agents.episodes.worker import Worker
 from rolemesh_agents.sandbox import Limits, Sandbox
 from rolemesh_agents.workloads.environment import EPISODES, check_listed
 from rolemesh_agents.workloads.trial import try_sandbox
+
+if TYPE_CHECKING:
+    from rolemesh.job.prepared import CheckedJob
 
 __all__ = ["SandboxOptions", "SandboxWorkload"]
 
@@ -55,7 +58,7 @@ class SandboxWorkload(Workload):
     deterministic = True
 
     @classmethod
-    def check_flow(cls, options: SandboxOptions, role: str, job: Any) -> None:
+    def check_flow(cls, options: SandboxOptions, role: str, job: CheckedJob) -> None:
         """See `Workload.check_flow`: the job file must list the sandbox."""
         check_listed(job, "sandboxes", options.sandbox, "sandbox")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, Field
@@ -15,6 +15,9 @@ from rolemesh_agents.contract import breach
 from rolemesh_agents.environment import Environment
 from rolemesh_agents.workloads.deck import EMPTY, LISTED, Deck, place
 from rolemesh_agents.workloads.environment import check_listed
+
+if TYPE_CHECKING:
+    from rolemesh.job.prepared import CheckedJob
 
 __all__ = ["TasksOptions", "TasksWorkload"]
 
@@ -40,7 +43,7 @@ class TasksWorkload(Workload):
     """Some packages make tasks from sets of strings; the roles `tasks` and `environment` must see the same ones."""
 
     @classmethod
-    def check_flow(cls, options: TasksOptions, role: str, job: Any) -> None:
+    def check_flow(cls, options: TasksOptions, role: str, job: CheckedJob) -> None:
         """See `Workload.check_flow`: the job file must list the environment."""
         check_listed(job, "environments", options.environment, "environment")
 
