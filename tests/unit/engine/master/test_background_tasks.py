@@ -13,6 +13,7 @@ import pytest
 
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh_checkpoint import disk
+from rolemesh_checkpoint.layout import SnapshotError
 from rolemesh_durable.master.background_tasks import BackgroundTasks
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master import events as e
@@ -100,3 +101,21 @@ def test_files_that_are_not_where_the_master_is_are_trouble(sets: Checkpoints) -
     answer = sets.complete(part)
     assert answer.step == 9
     assert "is not where the master is" in answer.error
+
+
+@pytest.mark.parametrize("removed", [True, False])
+def test_a_check_of_a_resize_reads_the_newest_snapshot_though_the_one_it_found_is_removed(
+    sets: Checkpoints, monkeypatch: pytest.MonkeyPatch, removed: bool
+) -> None:
+    sets.complete(sets.write(9))
+    newest = iter([4, 9, 9] if removed else [4, 4])  # step 4 was removed when 9 became complete; or it is damaged
+    monkeypatch.setattr(disk, "newest_complete", lambda *_: next(newest))
+    monkeypatch.setattr(disk, "states", lambda folder, role: [disk.read_manifest(folder)][1:])
+    wanted: Any = SimpleNamespace(dry=True, folder="", sizes={"sink": 1})
+    sets._tasks._config.collective = ()
+    if removed:
+        found = sets._tasks._with_snapshot(e.PlacesFound(wanted))
+        assert (found.folder, found.why) == (str(disk.step_folder(sets.run_dir, 9)), "")
+    else:
+        with pytest.raises(SnapshotError):
+            sets._tasks._with_snapshot(e.PlacesFound(wanted))

@@ -61,9 +61,8 @@ class BackgroundTasks:
 
         def task() -> None:
             host = self._host
-            self._launcher.start(
-                [agent_start(self._config, each.place, each.incarnation, host(each.place.node)) for each in agents]
-            )
+            starts = [agent_start(self._config, each.place, each.incarnation, host(each.place.node)) for each in agents]
+            self._launcher.start(starts)
 
         self.run("start-agents", task, lambda error: e.StartFailed(error, names))
 
@@ -123,7 +122,12 @@ class BackgroundTasks:
         if step < 0:
             return found
         folder = Path(wanted.folder) if wanted.folder else disk.step_folder(self._run_dir, step)
-        why = why_not_cut(folder, wanted.sizes, self._config.collective)
+        try:
+            why = why_not_cut(folder, wanted.sizes, self._config.collective)
+        except SnapshotError:
+            if wanted.dry and disk.newest_complete(self._run_dir, self._config.job.job_id) != step:
+                return self._with_snapshot(found)  # a newer one is complete, so this one may be removed
+            raise
         return msgspec.structs.replace(found, folder=str(folder), why=why)
 
     def relaid(self, state: JobState) -> None:

@@ -147,10 +147,7 @@ def why_not_cut(folder: Path, roles: Collection[str], collective: Collection[str
     """
     for role in roles:
         states = disk.states(folder, role)
-        path = owned(states, alone=role not in collective) if states else ""
-        if path:
-            return (
-                f"{path} of role {role} belongs to each rank, and nothing says how other ranks should divide it: "
-                "store it as a Shard"
-            )
+        if path := owned(states, alone=role not in collective) if states else "":
+            what = f"{path} of role {role} belongs to each rank, and nothing says how other ranks should divide it"
+            return f"{what}: store it as a Shard"
     return ""
