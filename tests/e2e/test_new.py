@@ -12,7 +12,7 @@ import pytest
 from tests.installed import Installed
 
 from rolemesh import cli
-from rolemesh_new.command import KINDS, RUN
+from rolemesh_new.command import KINDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
@@ -65,8 +65,8 @@ def test_a_new_plugin_passes_its_tests_and_linters_and_serves_a_job(kind: str, f
     succeeds(environment, "ruff", "format", "--check", ".", cwd=made)
     succeeds(environment, "python", "-m", "mypy", "--cache-dir", str(environment.folder / "mypy"), cwd=made)
     succeeds(environment, "python", "-m", "pytest", cwd=made)
-    how = RUN.get(kind, "--backend local").format(name=f"my-{kind}")
-    succeeds(environment, "rolemesh", "run", "job.yaml", *how.split(), cwd=made)
+    how = ("--backend", "local") if kind not in ("engine", "backend") else (f"--{kind}", f"my-{kind}")
+    succeeds(environment, "rolemesh", "run", "job.yaml", *how, cwd=made)
     done = result(made, f"my-{kind}")
     assert done["status"] == "done"
     assert SELECTED.get(kind, f"my-{kind}") in str(done["plugins"])

@@ -92,18 +92,16 @@ def test_it_prints_what_to_do_next_and_every_file_is_there(here: Path, capsys: p
     assert told["files"] == sorted(
         str(path.relative_to(repository)) for path in repository.rglob("*") if path.is_file()
     )
-    for file in (
+    assert told["files"] == [
         ".github/workflows/ci.yml",
         ".gitignore",
-        ".pre-commit-config.yaml",
-        "CHANGELOG.md",
-        "LICENSE",
         "README.md",
+        "flow.py",
         "job.yaml",
-        "src/rolemesh_my_sampler/py.typed",
-        "tests/test_conformance.py",
-    ):
-        assert file in told["files"]
+        "pyproject.toml",
+        "src/rolemesh_my_sampler/__init__.py",
+        "src/rolemesh_my_sampler/test_plugin.py",
+    ]
     assert told["next"][0] == "cd deep/er/rolemesh-my-sampler"
     assert told["next"][-1] == "rolemesh run job.yaml --backend local"
     assert "{{" not in (repository / "README.md").read_text()
@@ -124,7 +122,7 @@ def test_it_prints_what_to_do_next_and_every_file_is_there(here: Path, capsys: p
         ("class", "is a word of Python", "'my-class'"),
         ("true", "YAML reads it as another value", "'my-true'"),
         ("process", "is a plugin that rolemesh has already", "'my-process'"),
-        ("failover-node", "is a plugin that rolemesh has already", "'my-failover-node'"),
+        ("reasoning-gym", "is a plugin that rolemesh has already", "'my-reasoning-gym'"),
         ("run", "is a word of rolemesh's own", "'my-run'"),
         ("workloads", "is a word of rolemesh's own", "'my-workloads'"),
         ("rolemesh", "would become rolemesh-rolemesh", "for example 'my-plugin'"),
@@ -175,7 +173,7 @@ def test_new_plugins_pass_their_tests_and_the_conformance_kit(
         repository = here / f"rolemesh-my-{kind}"
         paths.append(repository / "src")
         listed(repository, paths[0])
-    folders = [str(here / f"rolemesh-my-{kind}" / "tests") for kind in kinds]
+    folders = [str(here / f"rolemesh-my-{kind}" / "src") for kind in kinds]
     report = here / "report.json"
     command = [
         "-m",

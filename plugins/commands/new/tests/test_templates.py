@@ -1,7 +1,5 @@
-"""The templates in ``cookiecutter/``: what they share is one file, and they work with cookiecutter alone."""
+"""The template in ``cookiecutter/`` works with cookiecutter alone, and fits the kernel."""
 
-import json
-import runpy
 import subprocess
 import sys
 import tomllib
@@ -13,57 +11,15 @@ import pytest
 from packaging.requirements import Requirement
 
 from rolemesh import cli
-from rolemesh.cli.verbs import OWN as OWN_VERBS
-from rolemesh.kinds import kind_names
 from rolemesh_new.command import KINDS
 
 ROOT = Path(__file__).resolve().parents[4]
-TEMPLATES = ROOT / "cookiecutter"
-SHARED = TEMPLATES / "_shared"
-OWN = {
-    "kind": {"flow.py", "job.yaml", "conformance.py", "__init__.py", "test_conformance.py"},
-    "source": {"flow.py", "job.yaml", "conformance.py"},
-    "workload": {"flow.py", "job.yaml", "conformance.py"},
-}
-"""Files of a template that take the place of those that all share."""
-OFTEN = (*OWN, "observer")
-"""The templates with files of their own, and one without."""
+OFTEN = ("workload", "source", "kind", "observer")
+"""The kinds whose templates have files of their own, and one without."""
 
 
 def pyproject(folder: Path) -> dict[str, Any]:
     return tomllib.loads((folder / "pyproject.toml").read_text())
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_templates_link_their_shared_files(kind: str) -> None:
-    for path in [each for each in SHARED.glob("{{*/**/*") if each.is_file() and each.name not in OWN.get(kind, ())]:
-        link = TEMPLATES / kind / path.relative_to(SHARED)
-        assert link.is_symlink(), f"{link} must be a link to {path}"
-        assert link.resolve() == path
-    assert (TEMPLATES / kind / "hooks").resolve() == SHARED / "hooks"
-
-
-def test_every_template_asks_the_same_four_questions() -> None:
-    asked = [json.loads((TEMPLATES / kind / "cookiecutter.json").read_text()) for kind in KINDS]
-    for kind, answers in zip(KINDS, asked, strict=True):
-        assert [each for each in answers if not each.startswith("_")] == ["name", "author", "email", "description"]
-        assert answers["_kind"] == kind
-        for each in ("__prompts__", "__dist", "__pkg", "author", "email"):
-            assert answers[each] == asked[0][each]
-
-
-def test_no_name_of_a_plugin_or_distribution_of_this_repository_can_be_taken() -> None:
-    taken = set()
-    for folder in [ROOT, *(path.parent for path in ROOT.glob("plugins/*/*/pyproject.toml"))]:
-        project = pyproject(folder)["project"]
-        groups = project.get("entry-points", {})
-        plugins = [names for group, names in groups.items() if group != "rolemesh.defaults"]
-        taken |= {name for names in plugins for name in names if "." not in name}
-        taken |= {project["name"].removeprefix("rolemesh-")}
-    hook = runpy.run_path(str(SHARED / "hooks" / "pre_gen_project.py"))
-    assert set(hook["KERNEL_NAMES"]) == taken - {"rolemesh"}
-    assert set(hook["VERBS"]) == set(OWN_VERBS)
-    assert {*hook["GROUPS"], *taken} >= {*kind_names(), "kinds", "conformance"}
 
 
 def test_a_new_plugin_is_built_like_the_kernel_and_fits_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,10 +36,10 @@ def plain(folder: Path, *answers: str) -> subprocess.CompletedProcess[str]:
     """Cookiecutter as a person calls it, which keeps to `folder` with all that it writes."""
     config = folder / "config.yaml"
     config.write_text(f"cookiecutters_dir: {folder}/clones\nreplay_dir: {folder}/replay\n")
-    where = ["--directory", f"cookiecutter/{answers[0]}", "--output-dir", str(folder / "plain")]
+    where = ["--directory", "cookiecutter", "--output-dir", str(folder / "plain")]
     command = [sys.executable, "-m", "cookiecutter", str(ROOT), *where, "--no-input", "--config-file", str(config)]
     return subprocess.run(
-        [*command, *answers[1:]],
+        [*command, f"kind={answers[0]}", *answers[1:]],
         env={"PYTHONPATH": ":".join(sys.path), "TMPDIR": str(folder)},
         cwd=folder,
         capture_output=True,

@@ -1,16 +1,14 @@
-"""``rolemesh new``: ask for the variables of a template, check the answers, and fill the template in."""
+"""``rolemesh new``: make a job; or ask for the variables of the plugins' template, check the answers, fill it in."""
 
 from __future__ import annotations
 
 import json
 import runpy
 import shlex
-import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -18,34 +16,19 @@ import typer
 
 from rolemesh.api.command import Command
 from rolemesh.cli.output import print_json
+from rolemesh.cli.verbs import OWN
 from rolemesh.errors import PluginError, RolemeshError, nearest, raise_all
-from rolemesh.kinds.installed import distribution
+from rolemesh.kinds import kind_names
+from rolemesh.kinds.installed import entry_points, normalized
+from rolemesh.kinds.offered import OFFERED
+from rolemesh_new.jobs import CACHED, HUB, JOBS, REWARD, make_job
 
 __all__ = ["KINDS", "NewVerb"]
 
-KINDS = {
-    "workload": "what a role runs",
-    "source": "records that keep coming",
-    "scheduler": "where ranks go",
-    "failover": "how what died comes back",
-    "diagnoser": "whose fault a failure is",
-    "scaler": "how many ranks roles have",
-    "check": "what a node must measure up to",
-    "extension": "a feature of ranks",
-    "engine": "what runs a job",
-    "backend": "where a job's processes live",
-    "environment": "tasks that a model works on",
-    "harness": "how a model works on them",
-    "sandbox": "where a model's commands run",
-    "store": "where a job's journal is kept",
-    "transport": "how values travel",
-    "observer": "who watches a job",
-    "command": "a verb of the command line",
-    "examination": "what rolemesh doctor looks at",
-    "kind": "a kind of plugins of your own",
-}
-"""The templates, with a line about each."""
-TEMPLATES = Path(__file__).parent / "_templates"
+TEMPLATE = Path(__file__).parent / "_templates"
+DEFAULTS: dict[str, Any] = json.loads((TEMPLATE / "cookiecutter.json").read_text(encoding="utf-8"))
+KINDS: dict[str, str] = {kind: about["about"] for kind, about in DEFAULTS["_kinds"].items()}
+"""The kinds of plugins, with a line about each."""
 QUESTIONS = ("name", "author", "email", "description")
 GIT_KEYS = {"author": "user.name", "email": "user.email"}
 NEXT = (
@@ -55,14 +38,12 @@ NEXT = (
     "pytest",
     "rolemesh run job.yaml {how}",
 )
-RUN = {"engine": "--engine {name}", "backend": "--backend {name}"}
-"""Template → options that run its job, for templates that do not use ``--backend local``."""
 
 
 class NewVerb(Command):
     """`rolemesh new`."""
 
-    help: ClassVar[str] = "Make a repository for a plugin of your own."
+    help: ClassVar[str] = "Make a job, or a repository for a plugin of your own."
 
     @classmethod
     def function(cls) -> Callable[..., Any]:
@@ -71,79 +52,120 @@ class NewVerb(Command):
 
 
 def new(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.", show_default=False)],
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="The plugin's name in job files: my-sampler.", show_default=False)
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="A kind of jobs or plugins, as listed above.", show_default=False)
     ],
-    into: Annotated[Path, typer.Option(help="The folder to make the repository in.", show_default=".")] = Path("."),
-    author: Annotated[str | None, typer.Option(help="Your name; default: git's user.name.")] = None,
-    email: Annotated[str | None, typer.Option(help="Your e-mail address; default: git's user.email.")] = None,
-    description: Annotated[str | None, typer.Option(help="What the plugin does, in one line.")] = None,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The name of the job, or of the plugin.", show_default=False)
+    ],
+    into: Annotated[Path, typer.Option(help="The folder to make the new one in.", show_default=".")] = Path("."),
+    model: Annotated[
+        str | None,
+        typer.Option(help=f"Jobs: a Hugging Face model, as a folder or a hub's name; default: {CACHED}, else {HUB}."),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Jobs: your questions, pairs or text; or the name of a new file with some.")
+    ] = None,
+    reward: Annotated[
+        str | None, typer.Option(help=f"grpo and ppo: your function; or that of a new file; default: {REWARD}.")
+    ] = None,
+    author: Annotated[str | None, typer.Option(help="Plugins: your name; default: git's user.name.")] = None,
+    email: Annotated[str | None, typer.Option(help="Plugins: your e-mail address; default: git's user.email.")] = None,
+    description: Annotated[str | None, typer.Option(help="Plugins: what yours does, in one line.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON; ask no questions.")] = False,
 ) -> None:
-    """Make a repository for a plugin of your own.
+    """Make a job, or a repository for a plugin of your own.
 
-    It has working code, tests, a job that uses the plugin, and CI. The kinds:
+    Jobs:
+
+    JOBS
+
+    `rolemesh new grpo my-job --data questions.jsonl --reward reward.py:correct` makes the folder my-job with a job
+    file, a flow, and those of the named files that do not exist. All of it is yours to change.
+
+    Plugins:
 
     KINDS
+
+    Their repositories have working code, tests, a job that uses the plugin, and CI.
 
     `rolemesh new workload my-sampler` makes the folder rolemesh-my-sampler, a distribution whose plugin job files
     select with `use: my-sampler`. Its code is small but works: replace it by your own. Its tests begin with those that
     every plugin of its kind must pass (`rolemesh plugins check`).
 
     On a terminal, the command asks for values that no option gives. The templates also work without rolemesh:
-    `cookiecutter REPO --directory cookiecutter/workload`.
+    `cookiecutter REPO --directory cookiecutter kind=workload`.
     """
-    if kind not in KINDS:
-        what = f"there is no kind {kind!r} of plugins to make"
-        raise PluginError(what, kind="missing", remedy=nearest(kind, list(KINDS)))
-    folder = into / f"rolemesh-{name}"
     offered = {"name": name, "author": author, "email": email, "description": description}
     given = {each: value for each, value in offered.items() if value is not None}
-    with _template(kind) as template:
-        defaults = json.loads((template / "cookiecutter.json").read_text(encoding="utf-8"))
-        _check(template, {**defaults, **given})
-        if folder.exists():
-            remedy = "choose another name, remove it, or make the repository elsewhere: --into DIR"
-            raise RolemeshError("there is such a folder already", where=str(folder), remedy=remedy)
-        answers = {each: given.get(each) or _from_git(each) or defaults[each] for each in QUESTIONS}
-        if sys.stdin is not None and sys.stdin.isatty() and not as_json:
-            for each in (each for each in QUESTIONS if each not in given):
-                answers[each] = typer.prompt(defaults["__prompts__"][each], default=answers[each])
-        _check(template, answers)
-        _bake(template, answers, into)
+    of_jobs = {"model": model, "data": data, "reward": reward}
+    if kind in JOBS:
+        _refuse(kind, "a job", {each for each in given if each != "name"})
+        told = make_job(kind, name, into, **of_jobs)
+        _print(told, f"{told['folder']}: the {kind} job {name!r}: {', '.join(told['files'])}", as_json)
+        return
+    if kind not in KINDS:
+        what = f"there is no kind {kind!r} of jobs or plugins to make"
+        raise PluginError(what, kind="missing", remedy=nearest(kind, [*JOBS, *KINDS]))
+    _refuse(kind, "a plugin", {each for each, value in of_jobs.items() if value is not None})
+    folder = into / f"rolemesh-{name}"
+    _check(dict.fromkeys(QUESTIONS, "x") | {"email": "x@x"} | given)
+    if taken := _taken(name):
+        raise PluginError(f"{name!r} {taken}", where="name", remedy=f"choose another, for example 'my-{name}'")
+    if folder.exists():
+        remedy = "choose another name, remove it, or make the repository elsewhere: --into DIR"
+        raise RolemeshError("there is such a folder already", where=str(folder), remedy=remedy)
+    defaults = {**DEFAULTS, "description": DEFAULTS["_kinds"][kind]["description"]}
+    answers = {each: given.get(each) or _from_git(each) or defaults[each] for each in QUESTIONS}
+    if sys.stdin is not None and sys.stdin.isatty() and not as_json:
+        for each in (each for each in QUESTIONS if each not in given):
+            answers[each] = typer.prompt(DEFAULTS["__prompts__"][each], default=answers[each])
+    _check(answers)
+    how = _bake({"kind": kind, **answers}, into)
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    how = RUN.get(kind, "--backend local").format(name=name)
     steps = [step.format(folder=shlex.quote(str(folder)), how=how) for step in NEXT]
+    told = {"kind": kind, "name": name, "folder": str(folder), "files": files, "next": steps}
+    _print(told, f"{folder}: the {kind} {name!r}, {len(files)} files", as_json)
+
+
+for _name, _kinds in {"JOBS": {kind: job.about for kind, job in JOBS.items()}, "KINDS": KINDS}.items():
+    _lines = "\n    ".join(f"{kind:<12} {about}" for kind, about in _kinds.items())
+    new.__doc__ = (new.__doc__ or "").replace(_name, _lines)
+
+
+def _refuse(kind: str, what: str, options: Collection[str]) -> None:
+    """Raise `PluginError` for options that `kind`, which is `what`, does not take."""
+    if options:
+        named = ", ".join(f"--{each}" for each in sorted(options))
+        raise PluginError(f"{kind} is {what}, which takes no {named}", remedy="leave it out")
+
+
+def _print(told: Mapping[str, Any], line: str, as_json: bool) -> None:
+    """Print what was made, and what to do next."""
     if as_json:
-        print_json({"kind": kind, "name": name, "folder": str(folder), "files": files, "next": steps})
+        print_json(told)
     else:
-        print(f"{folder}: the {kind} {name!r}, {len(files)} files. Next:\n")
-        print("\n".join(f"  {step}" for step in steps))
+        print(f"{line}. Next:\n")
+        print("\n".join(f"  {step}" for step in told["next"]))
 
 
-new.__doc__ = (new.__doc__ or "").replace("KINDS", "\n    ".join(f"{k:<12} {about}" for k, about in KINDS.items()))
-
-
-@contextmanager
-def _template(kind: str) -> Iterator[Path]:
-    """Yield the template of `kind` in a folder of its own, with the files that all templates share."""
-    with tempfile.TemporaryDirectory(prefix="rolemesh-new-") as folder:
-        template = Path(folder, kind)
-        compiled = shutil.ignore_patterns("__pycache__")  # pip compiles templates too
-        shutil.copytree(TEMPLATES / "_shared", template, ignore=compiled)
-        shutil.copytree(TEMPLATES / kind, template, ignore=compiled, dirs_exist_ok=True)
-        (repository,) = template.glob("{{*")
-        if not (license := repository / "LICENSE").exists():  # rolemesh's own is the same, and installed with it
-            license.write_text(distribution("rolemesh").read_text("licenses/LICENSE") or "", encoding="utf-8")
-        yield template
-
-
-def _check(template: Path, answers: Mapping[str, str]) -> None:
+def _check(answers: Mapping[str, str]) -> None:
     """Raise `PluginError` for every answer that the template's own check refuses."""
-    problems = runpy.run_path(str(template / "hooks" / "pre_gen_project.py"))["problems"]
+    problems = runpy.run_path(str(TEMPLATE / "hooks" / "pre_gen_project.py"))["problems"]
     found = problems(**{each: answers[each] for each in QUESTIONS})
     raise_all([PluginError(what, where=answer, remedy=remedy) for answer, what, remedy in found])
+
+
+def _taken(name: str) -> str:
+    """Return why no new plugin can have this name; "" if it can. Plugins count that are installed or known to be."""
+    if name in OWN or name.replace("-", "_") in {*kind_names(), "kinds", "conformance"}:
+        return "is a word of rolemesh's own"
+    taken = set()
+    for point in entry_points():
+        _, _, plugin = point.name.rpartition(".")
+        offers = point.value if point.group == OFFERED else point.dist.name if point.dist else ""
+        taken |= {plugin, normalized(offers.partition(":")[0]).removeprefix("rolemesh-")}
+    return "is a plugin that rolemesh has already" if name in taken else ""
 
 
 def _from_git(answer: str) -> str:
@@ -154,14 +176,18 @@ def _from_git(answer: str) -> str:
     return ""
 
 
-def _bake(template: Path, answers: Mapping[str, str], into: Path) -> None:
-    """Write the repository into the folder `into`. Raises `RolemeshError` if it cannot be written."""
+def _bake(answers: Mapping[str, str], into: Path) -> str:
+    """Write the repository into the folder `into`, and return the options that run its job.
+
+    Raises `RolemeshError` if it cannot be written.
+    """
     from cookiecutter.generate import generate_context, generate_files
     from cookiecutter.prompt import prompt_for_config
 
-    context: dict[str, Any] = generate_context(str(template / "cookiecutter.json"), extra_context=dict(answers))
+    context: dict[str, Any] = generate_context(str(TEMPLATE / "cookiecutter.json"), extra_context=dict(answers))
     context["cookiecutter"] = prompt_for_config(context, no_input=True)
     try:
-        generate_files(template, context, output_dir=into, accept_hooks=False)
+        generate_files(TEMPLATE, context, output_dir=into, accept_hooks=False)
     except OSError as error:
         raise RolemeshError(f"no folder can be made here: {error.strerror or error}", where=str(into)) from error
+    return str(context["cookiecutter"]["__run"])

@@ -1,1 +1,0 @@
-../../../../_shared/{{cookiecutter.__dist}}/src/{{cookiecutter.__pkg}}/conformance.py

@@ -1,1 +1,0 @@
-../../../_shared/{{cookiecutter.__dist}}/tests/test_conformance.py

@@ -1,0 +1,1 @@
+{% include [cookiecutter.kind ~ '/flow.py', 'example/flow.py'] -%}
