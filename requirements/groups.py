@@ -27,10 +27,7 @@ KERNEL = (
 DEMO = (
     *KERNEL,
     "agents/base",
-    "observe/facts",
-    "observe/view",
-    "observe/report",
-    "observe/top",
+    "observe/base",
     "observe/trackers",
     "scalers/base",
     "schedulers/collocation",

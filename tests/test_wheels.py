@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 DISTRIBUTIONS = [ROOT, *sorted(path.parent for path in ROOT.glob("plugins/*/*/pyproject.toml"))]
 PLUGINS = DISTRIBUTIONS[1:]
-LIBRARIES = ("checkpoint", "facts", "notebook", "processes", "runtime", "torch", "tracking", "training")
+LIBRARIES = ("checkpoint", "notebook", "processes", "runtime", "torch", "training")
 """Distributions for authors of plugins. No job selects them."""
 
 
@@ -216,7 +216,7 @@ def test_the_local_extra_runs_hello_in_processes_and_shows_what_happened(
         assert done.returncode == 0, done.stdout + done.stderr
     refused = whole_installed.run("rolemesh", "sql", "hello", "select 1", cwd=tmp_path)
     assert refused.returncode == 2
-    assert refused.stderr.endswith("The verb 'sql' is not installed: pip install rolemesh-queries\n")
+    assert refused.stderr.endswith("rolemesh sql needs duckdb\n  → pip install 'rolemesh-observe[sql]'\n")
 
 
 def test_the_local_extra_makes_a_repository_for_a_plugin(whole_installed: Installed, tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def _guarded(app: Any, host: str) -> Any:
             return app(environ, start)
         start("421 Misdirected Request", [("Content-Type", "text/plain")])
         known = "localhost and loopback addresses" if _is_local(host) else "browsers by its address or host name only"
-        return [f"421: this server answers for {known}; see the README of rolemesh-trackers[prometheus]\n".encode()]
+        return [f"421: this server answers for {known}; see the README of rolemesh-trackers\n".encode()]
 
     return answer
 

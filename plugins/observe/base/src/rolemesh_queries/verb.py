@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from rolemesh.api.command import Command
+from rolemesh.errors import PluginError
 
 __all__ = ["SqlVerb"]
 
@@ -17,7 +18,12 @@ class SqlVerb(Command):
 
     @classmethod
     def function(cls) -> Callable[..., Any]:
-        """Return the verb."""
-        from rolemesh_queries.command import command
-
+        """Return the verb. Raises PluginError without DuckDB, which the extra `sql` brings."""
+        try:
+            from rolemesh_queries.command import command
+        except ModuleNotFoundError as error:
+            if error.name != "duckdb":
+                raise
+            remedy = "pip install 'rolemesh-observe[sql]'"
+            raise PluginError("rolemesh sql needs duckdb", kind="missing", remedy=remedy) from None
         return command
