@@ -184,7 +184,10 @@ def test_the_repository_offers_its_plugins_and_kinds_each_with_its_distribution(
         for group, points in project.get("entry-points", {}).items():
             kind = group.removeprefix("rolemesh.")
             if group.startswith("rolemesh.") and kind in (*kinds(), "kinds") and kind not in VERBS:
-                wanted.setdefault(kind, {}).update(dict.fromkeys(points, project["name"]))
+                extras = project.get("optional-dependencies", {})
+                for name in points:
+                    extra = f"[{name}]" if name in extras else ""
+                    wanted.setdefault(kind, {})[name] = project["name"] + extra
     wanted["failover"] |= dict.fromkeys(("job", "process"), "rolemesh[local]")
     found = {kind: {name: by for name, by in offered(kind).items() if name} for kind in wanted}
     assert found == wanted
