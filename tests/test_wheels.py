@@ -223,5 +223,4 @@ def test_the_local_extra_makes_a_repository_for_a_plugin(whole_installed: Instal
     done = whole_installed.run("rolemesh", "new", "workload", "my-sampler", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     made = json.loads(done.stdout)
-    assert {"pyproject.toml", "job.yaml", "src/rolemesh_my_sampler/__init__.py"} <= set(made["files"])
-    assert (tmp_path / "rolemesh-my-sampler" / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+    assert {".gitignore", ".github/workflows/ci.yml", "src/rolemesh_my_sampler/__init__.py"} <= set(made["files"])
