@@ -14,7 +14,7 @@ from docs.generator.texts import clean, is_said, templates
 __all__ = ["Message", "classes", "messages", "short"]
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = ("core/rolemesh/**/*.py", "plugins/*/*/src/**/*.py", "cookiecutter/_shared/hooks/*.py")
+SOURCES = ("core/rolemesh/**/*.py", "plugins/*/*/src/**/*.py", "cookiecutter/hooks/*.py")
 
 BREACHING = (
     "runtime/values",
