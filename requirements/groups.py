@@ -27,6 +27,7 @@ KERNEL = (
 DEMO = (
     *KERNEL,
     "agents/base",
+    "commands/new",
     "observe/base",
     "observe/trackers",
     "scalers/base",

@@ -65,12 +65,12 @@ class Distribution:
 
     @cached_property
     def modules(self) -> dict[str, ast.Module]:
-        """The parsed modules by dotted name, without templates."""
+        """The parsed modules by dotted name, without templates and the files of new jobs."""
         return {
             _dotted(path, folder.parent): ast.parse(path.read_text(encoding="utf-8"))
             for folder in self.packages.values()
             for path in sorted(folder.rglob("*.py"))
-            if "_templates" not in path.parts
+            if not {"_templates", "_jobs"} & {*path.parts}
         }
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What the documents show runs: strategies, plugins, tests, jobs. `tests.texts` compares their tables with the code."""
+"""Strategies, plugins, tests and jobs of the documents run. `tests.texts` compares tables with the code."""
 
 from __future__ import annotations
 

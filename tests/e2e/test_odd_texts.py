@@ -1,4 +1,4 @@
-"""Whatever texts a job's own code hands over, the job goes on, and each verb shows them or their escapes."""
+"""A job goes on with any text of its own code, and each verb shows the text or its escapes."""
 
 from __future__ import annotations
 

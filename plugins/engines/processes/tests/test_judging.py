@@ -175,7 +175,7 @@ def test_a_slow_judgement_delays_no_other_thread() -> None:
     assert order == ["1", "9**9**9"]
 
 
-def test_what_the_kernel_does_not_enforce_is_in_the_log_once(monkeypatch: Any, caplog: Any) -> None:
+def test_a_limit_that_the_kernel_does_not_enforce_is_in_the_log_once(monkeypatch: Any, caplog: Any) -> None:
     monkeypatch.setattr(judging_worker, "seal", lambda: ["the kernel has no Landlock"])
     judges = Judges(judge)
     try:

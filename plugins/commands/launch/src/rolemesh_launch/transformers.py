@@ -114,7 +114,7 @@ class KeepState(TrainerCallback):
         epoch, steps, order = (self._epoch, self._steps, self._order) if continues else (-1, 0, {})
         vars(trainer).pop("_run_epoch", None)
         run_epoch, load = trainer._run_epoch, trainer._load_rng_state
-        module = sys.modules[Trainer.__module__]
+        module: Any = sys.modules[Trainer.__module__]
         skip = module.skip_first_batches
 
         def followed(**given: Any) -> None:

@@ -103,7 +103,7 @@ class Worker:
         self.garbled = False
         """Whether it has sent what no worker sends."""
         self.gaps: list[str] = []
-        """What the kernel does not enforce in it."""
+        """Limits that the kernel does not enforce in it."""
         self._ran_code = self._told = False
         self._frames = Frames(_LONGEST)
         self._used: float | None = None
