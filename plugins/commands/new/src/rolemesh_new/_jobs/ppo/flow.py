@@ -8,3 +8,5 @@ def ppo(job):
     job.actor.train(rows)
     job.critic.train(rows)
     job.rollout.load_weights(job.actor.weights())
+    answers = job.rollout.evaluate(job.data.held_out(every=10), every=10)
+    job.reward.evaluate(answers, every=10)
