@@ -42,7 +42,7 @@ OWNERS = {
 }  # fmt: skip
 """Verbs by the folder or file of their messages, where the names differ."""
 OWN = re.compile(
-    r"commands/jobs/src/\w+/(\w+)\.py|observe/base/src/rolemesh_(\w+)/|plugins/(?:commands|observe)/(\w+)/|rolemesh/cli/(\w+)\.py"
+    r"commands/jobs/src/\w+/(\w+)\.py|plugins/observe/base/src/rolemesh_(\w+)/|plugins/(?:commands|observe)/(\w+)/|rolemesh/cli/(\w+)\.py"
 )
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 KEY = re.compile(r"(?<![\w./-])([a-z_]+)(?:[.\[][^\s=:]*)?:?=(?!=)")
@@ -73,7 +73,7 @@ def verbs_of(message: Message) -> tuple[str, ...]:
         if folder in message.file and owner in names_of_verbs():
             return (owner,)
     own = re.search(
-        r"plugins/commands/jobs/src/\w+/(\w+)\.py|observe/base/src/rolemesh_(\w+)/|plugins/(?:commands|observe)/(\w+)/|rolemesh/cli/(\w+)\.py",
+        r"plugins/commands/jobs/src/\w+/(\w+)\.py|plugins/observe/base/src/rolemesh_(\w+)/|plugins/(?:commands|observe)/(\w+)/|rolemesh/cli/(\w+)\.py",
         message.file,
     )
     verb = next(filter(None, own.groups()), "") if own else ""
