@@ -28,6 +28,23 @@ NO_SIZES: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True)
+class CheckedJob:
+    """A job as `Workload.check_flow` and `Workload.warnings` see it.
+
+    - `graph`: the calls of the flow, ``graph.ops``, and the edges between them, ``graph.edges``.
+    - `roles`: the class `cls` and the checked `options` of each role's workload, by role.
+    - `declared`: those of the plugins that the job file lists under ``plugins``, by kind and name,
+      with the keys of `RankContext.plugins`.
+    - `base`: the job file's folder; relative paths in options refer to it.
+    """
+
+    graph: LogicalGraph
+    roles: Mapping[str, Selected]
+    declared: Mapping[tuple[str, str], Selected]
+    base: Path
+
+
+@dataclass(frozen=True)
 class Prepared:
     """A checked job: its file, its plugins and its graph.
 
