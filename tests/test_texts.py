@@ -15,7 +15,7 @@ def test_a_link_that_leads_nowhere_is_found_outside_code_only(tmp_path: Path) ->
 
 def test_a_difference_of_two_lists_names_each_item_and_where_it_is() -> None:
     assert [*texts.differ("the page", "ab", "bc")] == [
-        "the page: 'a' is said and is not there",
+        "the page: 'a' does not exist",
         "the page: 'c' is there and is not said",
     ]
 

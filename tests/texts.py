@@ -92,7 +92,7 @@ def text_of(path: str) -> str:
 def differ(where: str, said: Any, found: Any) -> Iterator[str]:
     """Yield each item that only one of two collections has."""
     said, found = set(said), set(found)
-    yield from (f"{where}: {each!r} is said and is not there" for each in sorted(said - found))
+    yield from (f"{where}: {each!r} does not exist" for each in sorted(said - found))
     yield from (f"{where}: {each!r} is there and is not said" for each in sorted(found - said))
 
 

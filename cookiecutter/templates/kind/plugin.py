@@ -31,7 +31,7 @@ class Brevity(Grader):
     class Options(BaseModel, extra="forbid"):
         """Options in the job file."""
 
-        letters: int = Field(default=100, ge=1, description="Answers of so many letters have the grade 0.")
+        letters: int = Field(default=100, ge=1, description="An answer of this length has the grade 0.")
 
     options: Options
 

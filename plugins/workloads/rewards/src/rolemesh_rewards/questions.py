@@ -46,7 +46,7 @@ class QuestionsOptions(BaseModel, extra="forbid"):
     held_out: float = Field(
         0.1, ge=0, description="share of the questions (below 1), or their number, that are kept for evaluation"
     )
-    epochs: int | None = Field(None, gt=0, description="finish the job after so many epochs; null: never")
+    epochs: int | None = Field(None, gt=0, description="number of epochs after which the job finishes; null: never")
 
 
 class Questions(Workload):

@@ -158,12 +158,13 @@ class Reward(GroupedReward):
         if "row" in samples:
             names = dict.fromkeys(name for row in samples["row"] for name in row)
             columns |= {n: [row.get(n) for row in samples["row"]] for n in names if n not in ("prompt", "completion")}
-        texts = [str(text) for text in samples["text"]]
+        completions: list[Any] = [str(text) for text in samples["text"]]
         if "messages" in samples:
-            chats = [[{"role": "assistant", "content": text}] for text in texts]
-            return Answers(list(samples["messages"]), chats, columns, self.ctx.step, self.ctx.steps or -1)
-        prompts = list(samples["prompt"]) if "prompt" in samples else [""] * len(texts)
-        return Answers(prompts, texts, columns, self.ctx.step, self.ctx.steps or -1)
+            prompts = list(samples["messages"])
+            completions = [[{"role": "assistant", "content": text}] for text in completions]
+        else:
+            prompts = list(samples["prompt"]) if "prompt" in samples else [""] * len(completions)
+        return Answers(prompts, completions, columns, self.ctx.step, self.ctx.steps or -1)
 
     def _tell(self, name: str, failed: Failed) -> None:
         self.ctx.count(rewards_failed=1)
