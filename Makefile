@@ -73,6 +73,7 @@ lint: install ## ruff, mypy --strict on kernel and engine, which room may import
 	$(PY) -m tests.structure
 	$(PY) -m tests.house
 	$(PY) -m tests.texts
+	$(PY) -m tests.surface --check
 	$(PY) -m tests.language
 
 bench: install ## the benchmarks; their table on the console, JSON in benchmarks/results/
@@ -80,7 +81,8 @@ bench: install ## the benchmarks; their table on the console, JSON in benchmarks
 
 docs: install ## check the documents against the code, and build the site in site/
 	$(PY) -m tests.texts
-	$(PY) -m pytest tests/test_docs.py tests/test_documents.py tests/test_surface.py tests/test_tutorial.py
+	$(PY) -m tests.surface --check
+	$(PY) -m pytest tests/test_docs.py tests/test_documents.py tests/test_tutorial.py
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build
 
 dist: install ## wheel and sdist of the kernel and of every plugin, in dist/

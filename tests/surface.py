@@ -1,13 +1,14 @@
 """The public surface of the kernel as a text, one fact per line: what others have written code and files against.
 
-``python -m tests.surface`` prints it, ``python -m tests.surface --write`` renews ``tests/data/surface.txt``, which
-``tests/test_surface.py`` compares. Wording (help texts, docstrings, descriptions) is not part of it, nor are
+``python -m tests.surface`` prints it, ``--write`` keeps it in ``tests/data/surface.txt``, and ``--check``, which
+``make lint`` runs, compares. Wording (help texts, docstrings, descriptions) is not part of it, nor are
 the names of the conformance kit's tests.
 """
 
 from __future__ import annotations
 
 import ast
+import difflib
 import inspect
 import json
 import re
@@ -46,6 +47,13 @@ OFFICIAL = tuple(
 """The distributions whose options are part of the surface."""
 KERNEL, ENGINE = Path(rolemesh.__file__).parent, Path(rolemesh_durable.__file__).parent
 SNAPSHOT = Path(__file__).parent / "data" / "surface.txt"
+WHAT_TO_DO = """
+The public surface is not what tests/data/surface.txt says.
+If that was not meant, others' plugins, job files or scripts would have broken: take it back.
+If it was meant: see docs/compatibility.md for what may change when, say it in changes/, then
+    python -m tests.surface --write
+and commit tests/data/surface.txt with the change.
+"""
 
 MODULES = (
     "rolemesh.api.workload",
@@ -366,13 +374,25 @@ def _json(value: Any) -> str:
     return json.dumps(value, indent=1, sort_keys=True)
 
 
+def difference(written: str, found: str) -> str:
+    """Return the lines that differ and a remedy; empty if none differs."""
+    if written == found:
+        return ""
+    lines = difflib.unified_diff(written.splitlines(), found.splitlines(), "tests/data/surface.txt", "the code", n=2)
+    return "\n".join([*lines, WHAT_TO_DO])
+
+
 def main(arguments: Iterable[str]) -> int:
-    """Print the surface, or with ``--write`` keep it as the one that tests compare."""
+    """Print the surface; ``--check`` compares it with the one written down, ``--write`` writes it down."""
     if "--write" in arguments:
         SNAPSHOT.write_text(surface(), encoding="utf-8")
         print(f"wrote {SNAPSHOT}: say in changes/ what has changed, as docs/compatibility.md asks")
-    else:
-        print(surface(), end="")
+        return 0
+    if "--check" in arguments:
+        wrong = difference(SNAPSHOT.read_text(encoding="utf-8"), surface())
+        print(wrong, end="")
+        return int(bool(wrong))
+    print(surface(), end="")
     return 0
 
 

@@ -1,8 +1,7 @@
-"""The public surface changes only on purpose: ``tests/data/surface.txt`` has it written down."""
+"""How the public surface is compared, and what the page on compatibility promises; ``make lint`` compares it."""
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import subprocess
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.surface import SNAPSHOT, surface
+from tests.surface import difference, surface
 
 from rolemesh import Scheduler, hookimpl, hookspecs
 from rolemesh.errors import PluginError
@@ -21,24 +20,6 @@ from rolemesh.plugins.manager import JobPlugins
 
 ROOT = Path(__file__).resolve().parents[1]
 COMPATIBILITY = (ROOT / "docs/compatibility.md").read_text()
-WHAT_TO_DO = """
-The public surface is not what tests/data/surface.txt says.
-If that was not meant, others' plugins, job files or scripts would have broken: take it back.
-If it was meant: see docs/compatibility.md for what may change when, say it in changes/, then
-    python -m tests.surface --write
-and commit tests/data/surface.txt with the change.
-"""
-
-
-def difference(written: str, found: str) -> str:
-    """Return the message of a failing comparison: the lines that differ, and a remedy."""
-    lines = difflib.unified_diff(written.splitlines(), found.splitlines(), "tests/data/surface.txt", "the code", n=2)
-    return "\n".join([*lines, WHAT_TO_DO])
-
-
-def test_the_public_surface_is_the_one_that_is_written_down() -> None:
-    written, found = SNAPSHOT.read_text(), surface()
-    assert found == written, difference(written, found)
 
 
 def test_a_difference_shows_the_line_and_the_command_that_renews_the_file() -> None:
