@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -207,6 +208,17 @@ def editables(installer: Installer, folders: Sequence[str]) -> None:
         (info / "direct_url.json").write_text(json.dumps({"url": source.as_uri(), "dir_info": {"editable": True}}))
 
 
+def left_behind() -> list[str]:
+    """The editable distributions of rolemesh whose folder is gone, or has another one by now."""
+    found = []
+    for file in Path(sysconfig.get_path("purelib")).glob("rolemesh*.dist-info/direct_url.json"):
+        told, name = json.loads(file.read_text()), file.parent.name.partition("-")[0].replace("_", "-")
+        folder = Path(unquote(urlsplit(told["url"]).path))
+        if "dir_info" in told and not ((folder / "pyproject.toml").is_file() and _project(folder) == name):
+            found.append(name)
+    return sorted(found)
+
+
 def _project(folder: Path) -> str:
     return re.findall(r'^name = "([^"]+)"$', (folder / "pyproject.toml").read_text(), flags=re.MULTILINE)[0]
 
@@ -299,6 +311,7 @@ def main(group: str) -> None:
     present = [str(path.parent.relative_to(ROOT / "plugins")) for path in ROOT.glob("plugins/*/*/pyproject.toml")]
     folders = [".", *(f"plugins/{each}" for each in groups.plugins(present, group))]
     print(f"installing rolemesh and {len(folders) - 1} plugins of plugins/, editable", flush=True)
+    installer.uninstall(left_behind())  # what an earlier commit had would offer its plugins a second time
     editables(installer, folders)
     check = [sys.executable, str(REQUIREMENTS / "check.py")]
     if subprocess.run(check, input="\n".join(wanted), text=True, check=False).returncode:

