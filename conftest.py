@@ -161,19 +161,12 @@ def whole_installed(dist: Dist, kernel_installed: Installed, tmp_path_factory: p
         "rolemesh-checkpoint",
         "rolemesh-processes",
         "rolemesh-durable",
-        "rolemesh-jobs",
+        "rolemesh-commands",
         "rolemesh-local",
         "rolemesh-failover",
         "rolemesh-console",
-        "rolemesh-debug",
-        "rolemesh-recorder",
         "rolemesh-observe",
         "rolemesh-scalers",
-        "rolemesh-rehearsal",
-        "rolemesh-lock",
-        "rolemesh-doctor",
-        "rolemesh-new",
-        "rolemesh-schema",
     )
     return make_environment(folder, dist.wheels(*names), base=kernel_installed)
 

@@ -68,7 +68,7 @@ fi
 printf '%s %s\n' "$wanted" "$group" >"$stamp.new"
 mv "$stamp.new" "$stamp"
 echo "installed: $venv/bin/rolemesh    (. $venv/bin/activate: then 'rolemesh' alone works)"
-if [[ -d plugins/commands/doctor ]]; then
+if [[ -d plugins/commands/base ]]; then
     "$venv/bin/rolemesh" doctor || {
         code=$?
         [[ $code == 1 ]] || exit 0

@@ -9,8 +9,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 here=$PWD
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-quick="tests/unit tests/conformance plugins/backends plugins/commands/jobs plugins/engines plugins/observers plugins/stores"
-tests=(${ROLEMESH_QUICK_TESTS:-$quick plugins/testing})
+quick="tests/unit tests/conformance plugins/backends plugins/commands/base plugins/engines plugins/observe/console plugins/stores"
+tests=(${ROLEMESH_QUICK_TESTS:-$quick})
 marks='not ray and not slow and not more and not soak'
 
 pythons=("$@")

@@ -99,10 +99,10 @@ class Installed:
 def sources(folder: Path, packages: str) -> set[str]:
     """The files of a distribution's packages, which lie in ``folder/packages``: paths as in a wheel.
 
-    That of `rolemesh new` has the template of ``cookiecutter/``.
+    That of `rolemesh new` has the templates of ``cookiecutter/``.
     """
     found = _files(folder / packages)
-    if folder == ROOT / "plugins/commands/new":
+    if folder == ROOT / "plugins/commands/base":
         found |= {f"rolemesh_new/_templates/{path}" for path in _files(ROOT / "cookiecutter")}
     elif folder == ROOT:
         found -= {"README.md", "ruff.toml"}  # the first is in the metadata

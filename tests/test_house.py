@@ -40,9 +40,9 @@ def house(tmp_path: Path) -> Write:
         _write(tmp_path, "core/rolemesh", {"__init__.py": KERNEL})
         (tmp_path / "pyproject.toml").write_text(PROJECT.format(name="rolemesh", needs="[]") + LINTER)
         _add(tmp_path, "engines/durable", "rolemesh-durable", ENGINE)
-        _add(tmp_path, "observers/tea", "rolemesh-tea", {"__init__.py": "", "cup.py": tea}, needs)
+        _add(tmp_path, "observe/tea", "rolemesh-tea", {"__init__.py": "", "cup.py": tea}, needs)
         for name, code in more.items():
-            _add(tmp_path, f"observers/{name}", f"rolemesh-{name}", {"__init__.py": code})
+            _add(tmp_path, f"observe/{name}", f"rolemesh-{name}", {"__init__.py": code})
         return tmp_path
 
     return write
@@ -123,7 +123,7 @@ def test_private_names_of_the_own_module_and_of_strangers_are_left_alone(house: 
 def test_a_name_that_two_distributions_define_is_accessed_where_it_is_defined(house: Write) -> None:
     """The type of the object is not known: in another module it might be the other distribution's."""
     root = house("def pour(cup):\n    return cup._steps\n")
-    (root / "plugins/observers/tea/src/rolemesh_tea/__init__.py").write_text("class Cup:\n    _steps = 0\n")
+    (root / "plugins/observe/tea/src/rolemesh_tea/__init__.py").write_text("class Cup:\n    _steps = 0\n")
     (found,) = private_uses(distributions(root))
     assert found.name == "_steps"
 

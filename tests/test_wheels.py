@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from packaging.metadata import Metadata
 from packaging.requirements import Requirement
-from tests.installed import ROOT, Dist, Installed, build_wheel, make_environment, sources
+from tests.installed import ROOT, Dist, Installed, build_wheel, sources
 
 pytestmark = pytest.mark.slow
 
@@ -169,11 +169,8 @@ def test_the_inline_extra_validates_plans_and_runs_hello(inline_installed: Insta
     assert (result["status"], result["steps"]) == ("done", 20)
 
 
-def test_doctor_needs_neither_an_engine_nor_ray_nor_torch(
-    dist: Dist, kernel_installed: Installed, tmp_path: Path
-) -> None:
-    environment = make_environment(tmp_path / "venv", dist.wheels("rolemesh-doctor"), base=kernel_installed)
-    done = environment.run("python", "-m", "rolemesh_doctor", "--json", cwd=tmp_path)
+def test_doctor_needs_neither_ray_nor_torch(whole_installed: Installed, tmp_path: Path) -> None:
+    done = whole_installed.run("python", "-m", "rolemesh_doctor", "--json", cwd=tmp_path)
     found = {each["name"]: each for each in json.loads(done.stdout)["findings"]}
     assert found["torch"]["what"].startswith("torch is not installed")
     assert found["ray"]["what"].startswith("Ray is not installed")

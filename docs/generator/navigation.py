@@ -15,18 +15,7 @@ __all__ = ["completed", "examples", "plugins"]
 SHOWN = re.compile(
     r"^## (?P<title>.+)$(?:(?!^## ).*\n)*?.*\[More\]\(\.\./examples/(?P<name>[^/]+)/README\.md\)", re.MULTILINE
 )
-GROUPS = (
-    "agents",
-    "workloads",
-    "sources",
-    "schedulers",
-    "failover",
-    "scalers",
-    "observers",
-    "observe",
-    "checks",
-    "commands",
-)
+GROUPS = ("agents", "workloads", "sources", "schedulers", "failover", "scalers", "observe", "checks", "commands")
 
 Entry = dict[str, Any] | str
 

@@ -1,6 +1,6 @@
 """Every template as an author gets it: made by the wheel, installed, tested, checked, and run in a job.
 
-`plugins/commands/new/tests` has what every test run does: the files of the checkout, without a wheel.
+`plugins/commands/base/tests` has what every test run does: the files of the checkout, without a wheel.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def result(made: Path, name: str) -> dict[str, object]:
     return told
 
 
-# Those of a workload pass beside the command itself, in plugins/commands/new/tests; its wheel is certified below.
+# Those of a workload pass beside the command itself, in plugins/commands/base/tests; its wheel is certified below.
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_new_plugin_passes_its_tests_and_linters_and_serves_a_job(kind: str, fresh: tuple[Installed, Path]) -> None:
     environment, made = fresh[0], repository(fresh[1], kind)

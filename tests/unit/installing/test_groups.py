@@ -78,7 +78,7 @@ def test_every_line_of_the_cuda_set_is_in_a_group_that_is_installed() -> None:
 
 def test_the_demos_plugins_are_installed_where_they_are_present() -> None:
     present = [str(each.parent.relative_to(ROOT / "plugins")) for each in ROOT.glob("plugins/*/*/pyproject.toml")]
-    assert set(plugins(present, "demo")) >= set(DEMO) - {"commands/doctor"}
+    assert set(plugins(present, "demo")) >= set(DEMO)
     assert plugins(present, "everything") == sorted(present)
     assert plugins(["x/stranger"], "demo") == []
 

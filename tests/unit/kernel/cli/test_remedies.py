@@ -38,11 +38,11 @@ KEYS_OF_OTHERS = {"kernel": "sysctl", "seccomp": "docker --security-opt"}
 """Keys of other programs, which remedies name."""
 OWNERS = {
     "plugins/checks/": "check", "plugins/testing/conformance/": "plugins", "rolemesh_debug/replay": "replay-op",
-    "rolemesh_queries/": "sql",
+    "rolemesh_queries/": "sql", "rolemesh_rehearsal/": "run",
 }  # fmt: skip
 """Verbs by the folder or file of their messages, where the names differ."""
 OWN = re.compile(
-    r"commands/jobs/src/\w+/(\w+)\.py|plugins/observe/base/src/rolemesh_(\w+)/|plugins/(?:commands|observe)/(\w+)/|rolemesh/cli/(\w+)\.py"
+    r"plugins/commands/base/src/rolemesh_jobs/(\w+)\.py|plugins/\w+/base/src/rolemesh_(\w+)/|plugins/commands/(\w+)/|rolemesh/cli/(\w+)\.py"
 )
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 KEY = re.compile(r"(?<![\w./-])([a-z_]+)(?:[.\[][^\s=:]*)?:?=(?!=)")
@@ -72,12 +72,9 @@ def verbs_of(message: Message) -> tuple[str, ...]:
     for folder, owner in OWNERS.items():
         if folder in message.file and owner in names_of_verbs():
             return (owner,)
-    own = re.search(
-        r"plugins/commands/jobs/src/\w+/(\w+)\.py|plugins/observe/base/src/rolemesh_(\w+)/|plugins/(?:commands|observe)/(\w+)/|rolemesh/cli/(\w+)\.py",
-        message.file,
-    )
+    own = OWN.search(message.file)
     verb = next(filter(None, own.groups()), "") if own else ""
-    return (verb,) if verb in names_of_verbs() else ("run",) if "plugins/testing" in message.file else ("run", "launch")
+    return (verb,) if verb in names_of_verbs() else ("run", "launch")
 
 
 def wrong(message: Message) -> Iterator[str]:

@@ -17,7 +17,7 @@ from rolemesh.kinds.installed import distribution, version
 from rolemesh_durable.api.jobs import options_in
 from rolemesh_submit.groups import GB_PER_CPU, Group
 
-ENGINE = ("rolemesh", "rolemesh-durable", "rolemesh-jobs", "rolemesh-ray")
+ENGINE = ("rolemesh", "rolemesh-commands", "rolemesh-durable", "rolemesh-ray")
 OBJECT_STORE_BYTES = 500_000_000
 """Size of Ray's object store in bytes. rolemesh hardly uses it."""
 
