@@ -17,8 +17,7 @@ RAY = (
 )
 WHEELS = (
     "tests/test_wheels.py",
-    "tests/test_community_engine.py",
-    "tests/test_community_plugin.py",
+    "tests/test_community.py",
     "tests/e2e/test_new.py",
 )
 

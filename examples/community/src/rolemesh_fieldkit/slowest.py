@@ -17,6 +17,6 @@ class Slowest(Command):
     @classmethod
     def function(cls) -> Callable[..., Any]:
         """Import the verb's function only when the user runs the verb."""
-        from rolemesh_workbench.times import slowest
+        from rolemesh_fieldkit.times import slowest
 
         return slowest

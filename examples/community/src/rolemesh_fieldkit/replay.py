@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 from rolemesh import Batch, Broadcast, OptionsError, RankContext, RolemeshError, Shard, Split, State, Workload, operator
 
-from rolemesh_fieldkit.columns import Column, Declared
-
 __all__ = ["ReplayBuffer"]
+
+
+def _checked(text: str) -> str:
+    try:
+        if np.dtype(text).base.kind in "biuf":
+            return text
+    except (TypeError, ValueError, SyntaxError):
+        pass
+    raise ValueError(f"{text!r} declares no column; write a dtype of numpy with a row's shape, e.g. (4,)float32")
 
 
 class ReplayOptions(BaseModel, extra="forbid"):
     """Options of the `replay-buffer` workload."""
 
-    columns: dict[str, Declared] = Field(
-        min_length=1, description="What a row is: numpy dtypes and shapes by name, e.g. {state: 'float32[4]'}."
+    columns: dict[str, Annotated[str, AfterValidator(_checked)]] = Field(
+        min_length=1, description="What a row is: dtypes of numpy by name, e.g. {state: '(4,)float32'}."
     )
     capacity: int = Field(default=10_000, ge=1, description="Rows that are kept, over all ranks.")
     rows: int = Field(default=32, ge=1, description="Rows that a call of sample returns, over all ranks.")
@@ -52,8 +59,8 @@ class ReplayBuffer(Workload):
         self.ctx = ctx
         mine = ctx.mine(ctx.options.capacity)
         self.first, self.last = mine.start, mine.stop
-        self.columns = {name: Column.parse(text) for name, text in ctx.options.columns.items()}
-        self.kept = {name: column.zeros(self.last - self.first) for name, column in self.columns.items()}
+        self.columns = {name: np.dtype(text) for name, text in ctx.options.columns.items()}
+        self.kept = {name: np.zeros(len(mine), dtype) for name, dtype in self.columns.items()}
         self.seen = 0
         self.samples = 0
 
@@ -115,7 +122,7 @@ class ReplayBuffer(Workload):
         """Return a column as declared. Raises `RolemeshError` if it is missing or has another shape."""
         declared = self.columns[name]
         if name in rows:
-            column = np.asarray(rows[name], declared.dtype)
+            column = np.asarray(rows[name], declared.base)
             if column.shape[1:] == declared.shape:
                 return column
         got = f"rows of shape {column.shape[1:]}" if name in rows else f"the columns {', '.join(rows)}"

@@ -10,7 +10,7 @@ import pytest
 from rolemesh import Batch, RankContext
 from rolemesh_testing import WorkloadConformance
 
-from rolemesh_toolbox.sandbox import Sandbox
+from rolemesh_fieldkit.agent import Sandbox
 
 
 def sandbox() -> Sandbox:

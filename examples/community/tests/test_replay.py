@@ -12,7 +12,7 @@ from rolemesh_testing import WorkloadConformance
 
 from rolemesh_fieldkit.replay import ReplayBuffer
 
-COLUMNS = {"n": "int64", "x": "float32[2]"}
+COLUMNS = {"n": "int64", "x": "(2,)float32"}
 
 
 def rows(first: int, last: int) -> Batch:
@@ -34,7 +34,7 @@ class TestReplayBuffer(WorkloadConformance):
         {"capacity": 0},
         {"columns": {}},
         {"columns": {"n": "float33"}},
-        {"columns": {"n": "float32[a]"}},
+        {"columns": {"n": "(a,)float32"}},
         {"keep": "oldest"},
     )
 
@@ -99,7 +99,7 @@ def test_more_ranks_than_rows_are_refused_before_anything_starts() -> None:
         ReplayBuffer.check(options, 3)
 
 
-@pytest.mark.parametrize("text", ["float33", "float32[]", "float32[4", "str", "object"])
+@pytest.mark.parametrize("text", ["float33", "(,)float32", "(4,float32", "str", "object"])
 def test_a_column_is_a_number_with_a_shape(text: str) -> None:
     with pytest.raises(ValidationError, match="declares no column"):
         ReplayBuffer.Options(columns={"x": text})

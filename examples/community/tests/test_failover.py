@@ -1,14 +1,14 @@
-"""Tests on which nodes ranks restart, and when they leave a node."""
+"""Tests when ranks leave a node, and when a job ends."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from rolemesh import Failure, JobView, RankView, RecoveryPlan
+from rolemesh import Failure, GiveUp, JobView, Pass, RankView, RecoveryPlan
 from rolemesh_testing import FailoverConformance
 
-from rolemesh_fieldkit.quarantine import Quarantine
+from rolemesh_fieldkit.failover import GivingUp, Quarantine
 
 RANKS = (
     RankView("replay", 0, "n0", "running", 3, 0),
@@ -77,3 +77,30 @@ def test_nodes_that_were_left_stay_out_as_long_as_there_are_not_too_many() -> No
 def test_a_lost_node_and_a_rank_that_nobody_has_are_passed_on() -> None:
     assert recover(Failure("node_lost", node="n0")) is None
     assert recover(Failure("agent_lost", node="n9")) is None
+
+
+LEVEL = GivingUp(GivingUp.Options(messages=["licen[cs]e (server|expired)"], failures=3, window_s=60))
+
+
+class TestGiveUp(FailoverConformance):
+    plugin = "give-up"
+    options = {"messages": ["boom"], "failures": 3}  # noqa: RUF012
+    bad_options = ({"failures": 0}, {"messages": "boom"})
+    examples = 60
+
+
+def answer(message: str, *failed_at: float) -> GiveUp | Pass:
+    view = JobView("job", 1, 2, (), (), now=100.0, failed_at=failed_at)
+    answer: GiveUp | Pass = LEVEL.recover(Failure("exception", "trainer", 0, "n0", message=message), view)
+    return answer
+
+
+def test_a_hopeless_message_ends_the_job_at_once() -> None:
+    assert answer("the license expired") == GiveUp("no restart can help: 'license expired' in what trainer says")
+
+
+@pytest.mark.parametrize(
+    ("failed_at", "ends"), [((), False), ((90.0,), False), ((10.0, 90.0), False), ((50.0, 90.0), True)]
+)
+def test_too_many_failures_lately_end_the_job(failed_at: tuple[float, ...], ends: bool) -> None:
+    assert isinstance(answer("boom", *failed_at), GiveUp) is ends

@@ -1,1 +1,0 @@
-"""An engine, a backend and a verb for rolemesh."""

@@ -1,1 +1,0 @@
-"""Plugins: workloads `guesser` and `arithmetic`, strategy `even`, level `give-up`, observer `event-file`."""
