@@ -148,7 +148,7 @@ class RankContext(Generic[O]):
         self.port.metric(_text(values), self._item.get())
 
     def count(self, /, **values: float) -> None:
-        """Report quantities (tokens, samples) to add up over calls and ranks within each step."""
+        """Report quantities (tokens, samples) to add up over calls, ranks and steps."""
         self.port.count(_text(values), self._item.get())
 
     def record(self, /, **values: Any) -> None:

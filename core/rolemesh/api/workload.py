@@ -40,7 +40,6 @@ State: TypeAlias = Mapping[str, Any]
 JSON values."""
 
 F = TypeVar("F", bound=Callable[..., Any])
-ERRORS = ("fail", "drop")
 
 
 class OperatorSpec(msgspec.Struct, frozen=True):
@@ -155,11 +154,11 @@ def _balanced(
     if others:
         wrong = f"{others[0]!r} goes with one balanced input only as Broadcast()"
     elif returns not in (Split(), shared):
-        wrong = "declare returns=Split(): rows for each row of the item"
+        wrong = "declare returns=Split(): one row for each row of the item"
     elif streaming or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         wrong = "it takes items whole, and returns them whole"
-    elif min(shared.rows, shared.concurrency, shared.results) < 1 or shared.on_error not in ERRORS:
-        wrong = "rows, concurrency and results are at least 1, on_error is 'fail' or 'drop'"
+    elif shared.rows < 1 or shared.concurrency < 1 or shared.on_error not in ("fail", "drop"):
+        wrong = "rows and concurrency are at least 1, on_error is 'fail' or 'drop'"
     elif shared.concurrency > 1 and not inspect.iscoroutinefunction(function):
         wrong = f"concurrency={shared.concurrency} needs an async def"
     if wrong:

@@ -330,7 +330,7 @@ class Sums(Environment):
 
     def task(self, split, number, seed):
         rng = np.random.default_rng([seed, number, split == "eval"])
-        return [int(each) for each in rng.integers(1, 100, self.options.numbers)]
+        return Task(number, [int(each) for each in rng.integers(1, 100, self.options.numbers)], split)
 
     def episode(self) -> Episode:
         return SumEpisode(self.options)
@@ -431,7 +431,7 @@ class Shells(Environment):
         return len(WORK)
 
     def task(self, split, number, seed):
-        return split
+        return Task(number, split, split)
 
     def episode(self) -> Episode:
         return ShellEpisode()

@@ -21,19 +21,20 @@ PAY = {"name": "pay", "arguments": {"cents": 5}, "id": "y"}
 
 
 def task(number: int, split: Any = "train") -> dict[str, Any]:
-    return {"number": number, "data": Sums(SumOptions(tasks=6)).task(split, number, 0), "split": split}
+    found: dict[str, Any] = msgspec.to_builtins(Sums(SumOptions(tasks=6)).task(split, number, 0))
+    return found
 
 
 class TestTasks(WorkloadConformance):
     plugin = "tasks"
     plugins = ENVIRONMENTS
-    options = {"groups": 4, "held_out": 5}
-    bad_options = ({"groups": 0}, {"samples": 2})
+    options = {"environment": "agent_bench:Sums", "groups": 4, "samples": 2, "held_out": 5}
+    bad_options = ({"environment": "agent_bench:Sums", "groups": 0},)
     world_sizes = (1, 2, 3)
 
     def step(self, role: Any, step: int) -> None:
         rows = role.next()
-        assert rows["group"].tolist() == [group for group in range(4 * step, 4 * step + 4)]
+        assert rows["group"].tolist() == [group for group in range(4 * step, 4 * step + 4) for _ in range(2)]
         assert role.held_out()["index"].tolist() == [0, 1, 2, 3, 4]
 
 
@@ -41,7 +42,8 @@ class TestTasks(WorkloadConformance):
 class TestEnvironment(WorkloadConformance):
     plugin = "environment"
     plugins = ENVIRONMENTS
-    bad_options = ({"content_kb": 0},)
+    options = {"environment": "agent_bench:Sums"}
+    bad_options = ({"environment": "agent_bench:Sums", "content_kb": 0},)
     world_sizes = (1, 2)
     steps = 1
 
@@ -74,7 +76,8 @@ class TestEnvironment(WorkloadConformance):
 class TestSandbox(WorkloadConformance):
     plugin = "sandbox"
     plugins = {"sandboxes": [{"use": "process"}]}
-    bad_options = ({"limits": {"seconds": 0}},)
+    options = {"sandbox": "process"}
+    bad_options = ({"sandbox": "process", "limits": {"seconds": 0}},)
     world_sizes = (1, 2)
     steps = 1
 
@@ -95,7 +98,7 @@ class TestAgent(WorkloadConformance):
     answers: ClassVar[dict[str, Any]] = {}
 
     def step(self, role: Any, step: int) -> None:
-        numbers = np.arange(3) + 3 * step % 6
+        numbers = np.repeat(np.arange(3) + 3 * step % 6, 2)
         dealt = Batch({"task": [task(int(n)) for n in numbers], "index": numbers, "group": numbers})
         rows = role.converse(tasks=dealt)
         assert rows["turns"].tolist() == [3] * 6

@@ -22,8 +22,6 @@ def test_scripts_draw_lanes_and_curves_without_a_complaint_and_keys_choose_piece
             assert curve == "run: 0.10000 at the end, from 0.10000 to 1.0000"
             browser.ask("Page.navigate", url=address.replace("/flow", "/time"))
             browser.until("document.querySelector('#lanes[data-ready]') !== null")
-            marks = browser.value("[...document.querySelectorAll('#marks li')].map(each => each.textContent).join('|')")
-            assert marks.startswith("at 200.0 ms sink/0 <script>alert(1)</script>"), "the failure, as text"
             browser.value("document.querySelector('[data-zoom=\"0.5\"]').click()")
             browser.value("document.getElementById('lanes').focus()")
             for keys, said in (

@@ -57,9 +57,9 @@ class McpEnvironment(Environment):
         """See `Environment.size`: the lines of the file."""
         return len(self._tasks[split])
 
-    def task(self, split: Literal["train", "eval"], number: int, seed: int) -> Any:
+    def task(self, split: Literal["train", "eval"], number: int, seed: int) -> Task:
         """See `Environment.task`: a line of the file."""
-        return self._tasks[split][number]
+        return Task(number, self._tasks[split][number], split)
 
     def episode(self) -> Episode:
         """See `Environment.episode`."""

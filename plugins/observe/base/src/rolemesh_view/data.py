@@ -11,19 +11,16 @@ import msgspec
 
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_facts import RunFacts
-from rolemesh_facts.lanes import columns, joined, lane
-from rolemesh_facts.pieces import Piece
 from rolemesh_facts.series import centred, exponential, thinned
 from rolemesh_recorder.lines import Line
 from rolemesh_recorder.reading import read_accounts, record_bytes
-from rolemesh_view.axis import marks_of, places_of
-from rolemesh_view.text import shown
+from rolemesh_view.lanes import columns, joined, summary
 from rolemesh_view.viewed import Runs, Viewed
 
 __all__ = ["DATA"]
 
 Query = Mapping[str, str]
-MOST_LANES, MOST_COLUMNS, MOST_POINTS, MOST_RUNS, MOST_MARKS = 60, 3000, 1500, 8, 200
+MOST_LANES, MOST_COLUMNS, MOST_POINTS, MOST_RUNS = 60, 3000, 1500, 8
 COLUMNS_PER_ARROW = 8
 """Columns of the screen per arrow; with more arrows none is drawn, because nobody could follow them."""
 MOST_BYTES, MOST_SHOWN = 3_000_000, 1_500_000
@@ -50,7 +47,7 @@ class _Once(RunFacts):
 
 
 def lanes(run: Viewed, runs: Runs, query: Query) -> bytes:
-    """Return pieces, arrows and marks of some ranks between two times, in µs after the begin of the record."""
+    """Return pieces and arrows of some ranks between two times. Times are in µs after `since` of the whole run."""
     begin, end, refs = run.whole()
     since, until = begin + _int(query, "since", 0), begin + _int(query, "until", end - begin)
     first, count = _int(query, "first", 0), min(_int(query, "count", 40), MOST_LANES)
@@ -66,24 +63,16 @@ def lanes(run: Viewed, runs: Runs, query: Query) -> bytes:
             ref: joined(read_accounts(run.path, ref.role, ref.rank, since), since, until, ROUGH_COLUMNS)
             for ref in chosen
         }
-        whole = {ref: lane(each, flow, ref.role, since, until) for ref, each in accounts.items()}
-        found = {ref: columns(each, since, until, wide) for ref, each in whole.items()}
+        found = {ref: summary(each, since, until) for ref, each in accounts.items()}
     else:
-        found = facts.lanes(since, until, wide, chosen)
-    with run.lock:
-        doing, marks = run.phases(), run.facts.marks()
-    for ref, (phase, began) in doing.items():
-        if ref in found:  # its process has no record yet
-            last = max((piece.end for piece in found[ref]), default=0)
-            if (start := max(last, int(began * 1e6))) < min(end, until):
-                found[ref].append(Piece(start, min(end, until), phase))
+        found = facts.lanes(since, until, 1 << 30, chosen)
     most = max(20, wide // COLUMNS_PER_ARROW)
     arrows = facts.arrows(since, until, most + 1, chosen) if until > since and not rough else []
     answer: dict[str, Any] = {
         "begin": begin, "length": end - begin, "total": len(refs), "first": first,
         "lanes": [
             [str(ref), [[p.t - begin, p.end - p.t, p.phase, p.op, p.edge, p.step, p.generation]
-                        for p in found.get(ref, ())]]
+                        for p in columns(found.get(ref, ()), since, until, wide)]]
             for ref in chosen
         ],
         "many": rough or len(arrows) > most,
@@ -91,10 +80,6 @@ def lanes(run: Viewed, runs: Runs, query: Query) -> bytes:
             [number[a.source], a.left - begin, number[a.target], a.arrived - begin, a.edge, a.step]
             for a in arrows if a.source in number and a.target in number
         ],
-        "marks": [
-            [mark.t - begin, mark.end - mark.t, mark.kind, shown(mark.text, 300)]
-            for mark in marks if mark.end >= since and mark.t <= until
-        ][-MOST_MARKS:],
         "ops": {op.id: op.label for op in flow.ops} if flow else {},
         "edges": {edge.id: edge.param for edge in flow.edges} if flow else {},
     }  # fmt: skip
@@ -102,45 +87,36 @@ def lanes(run: Viewed, runs: Runs, query: Query) -> bytes:
 
 
 def metrics(run: Viewed, runs: Runs, query: Query) -> bytes:
-    """Return one metric of this run and others: names of runs, places on the axis, and two lists of values per run.
-
-    `raw` has the values themselves, and `smooth` the smoothed ones; it is empty without smoothing. NaN is null.
-    `marks` has the failures and resizes of this run, as (place on the axis, text).
-    """
+    """Return one metric of this run and others: names of runs, steps, and a list of values per run. NaN is null."""
     name, smoothing = query.get("name", ""), query.get("smoothing", "")
-    strength, along = _int(query, "strength", 0), query.get("axis", "")
+    strength = _int(query, "strength", 0)
     chosen = [run]
     for other in query.get("with", "").split(","):
         found = runs.find(other) if other else None
         if found is not None and found not in chosen:
             chosen.append(found)
-    raw, smooth = [], []
+    lines = []
     for each in chosen[:MOST_RUNS]:
         each.facts.metrics()
         steps, values = each.facts.points(name)
-        places = places_of(each.facts, steps, along)
-        raw.append(dict(zip(*thinned((places, values), MOST_POINTS), strict=True)))
-        smoothed = _smooth(values, smoothing, strength)
-        smooth.append(dict(zip(*thinned((places, smoothed), MOST_POINTS), strict=True)) if smoothed else {})
-    axis = sorted({place for points in (*raw, *smooth) for place in points})
+        smooth = _smooth(values, smoothing, strength)
+        lines.append((each.name, dict(zip(*thinned((steps, smooth), MOST_POINTS), strict=True))))
+    axis = sorted({step for _, points in lines for step in points})
     return msgspec.json.encode(
         {
-            "runs": [each.name for each in chosen[:MOST_RUNS]],
+            "runs": [name for name, _ in lines],
             "steps": axis,
-            "raw": [[_plain(points.get(place)) for place in axis] for points in raw],
-            "smooth": [[_plain(points.get(place)) for place in axis] for points in smooth] if any(smooth) else [],
-            "marks": marks_of(run.facts, along),
+            "values": [[_plain(points.get(step)) for step in axis] for _, points in lines],
         }
     )
 
 
 def _smooth(values: list[float], how: str, strength: int) -> list[float]:
-    """Return smoothed values; nothing if there is nothing to smooth."""
-    if strength < 2 or len(values) < 3:
-        return []
-    if how == "centred":
+    if how == "centred" and strength > 1:
         return centred(values, min(strength, 10_000))
-    return exponential(values, 1 - 1 / strength) if how == "exponential" else []
+    if how == "exponential" and strength > 1:
+        return exponential(values, 1 - 1 / strength)
+    return values
 
 
 def _plain(value: float | None) -> float | None:

@@ -10,9 +10,9 @@ from pydantic import BaseModel, Field
 
 from rolemesh.api.observer import Missed, Observer, RunInfo, StepMetrics
 from rolemesh.hookspecs import hookimpl
-from rolemesh.kinds.offered import need
 from rolemesh.runs.jsonl import read_metrics
 from rolemesh.runs.run import METRICS_FILE
+from rolemesh_tracking.clients import need_client
 
 __all__ = ["PlotObserver", "PlotOptions"]
 
@@ -36,10 +36,9 @@ class PlotObserver(Observer):
 
     def __init__(self, options: PlotOptions) -> None:
         super().__init__(options)
-        need("observers", "plot", "matplotlib")
+        need_client("matplotlib", "plot")
         self.run: RunInfo | None = None
-        self.series: dict[str, dict[int, tuple[float, int]]] = {}
-        """Name → last step of a line → value, and the number of steps of the line."""
+        self.series: dict[str, dict[int, float]] = {}
 
     @hookimpl
     def job_started(self, run: RunInfo) -> None:
@@ -59,7 +58,7 @@ class PlotObserver(Observer):
         for name, points in self.series.items():
             value = line.values.get(name)
             if value is not None and math.isfinite(value):
-                points[line.step] = value, max(1, line.steps)
+                points[line.step] = value
 
     @hookimpl
     def missed(self, missed: Missed) -> None:
@@ -81,6 +80,6 @@ class PlotObserver(Observer):
                     Path(self.run.run_dir, f"{name.replace('/', '_')}.png"),
                     title=f"{self.run.name}: {name}",
                     label=name,
-                    points=[(step, *point) for step, point in sorted(points.items())],
-                    window=self.options.window or max(3, sum(steps for _, steps in points.values()) // 6),
+                    points=sorted(points.items()),
+                    window=self.options.window or max(3, len(points) // 6),
                 )
