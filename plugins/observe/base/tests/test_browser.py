@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -16,16 +17,18 @@ def test_scripts_draw_lanes_and_curves_without_a_complaint_and_keys_choose_piece
     piece = "document.getElementById('piece').textContent"
     try:
         with viewed(write_run(tmp_path / "run", ended=False)) as address:
-            browser.ask("Page.navigate", url=address.replace("/flow", "/metrics"))
+            browser.ask("Page.navigate", url=re.sub("/[a-z]+[?]", "/metrics?", address))
             browser.until("document.querySelector('[data-name=loss][data-ready]') !== null")
             curve = browser.value("document.querySelector('[data-name=loss] .plot').ariaLabel")
             assert curve == "run: 0.10000 at the end, from 0.10000 to 1.0000"
-            browser.ask("Page.navigate", url=address.replace("/flow", "/time"))
+            browser.ask("Page.navigate", url=re.sub("/[a-z]+[?]", "/time?", address))
             browser.until("document.querySelector('#lanes[data-ready]') !== null")
+            marks = browser.value("[...document.querySelectorAll('#marks li')].map(each => each.textContent).join('|')")
+            assert marks.startswith("at 200.0 ms sink/0 <script>alert(1)</script>"), "the failure, as text"
             browser.value("document.querySelector('[data-zoom=\"0.5\"]').click()")
             browser.value("document.getElementById('lanes').focus()")
             for keys, said in (
-                ("ArrowDown ArrowRight", "source/0: computes source.make  · step 3 · 60.00 ms, at 300.0 ms"),
+                ("ArrowDown ArrowRight ArrowRight", "source/0: computes source.make  · step 3 · 60.00 ms, at 300.0 ms"),
                 ("ArrowDown", "source/1: computes source.make  · step 3 · 60.00 ms, at 300.0 ms"),
                 ("ArrowDown", "sink/0: waits for a value sink.take batch · step 3 · 60.00 ms, at 300.0 ms"),
                 ("End", "sink/0: waits for a value sink.take batch · step 7 · 60.00 ms, at 700.0 ms"),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from rolemesh.api.observer import Event
+from rolemesh_facts.lanes import columns, joined, lane
+from rolemesh_facts.marks import Mark, marks
 from rolemesh_facts.pieces import Piece
-from rolemesh_recorder.lines import Account
+from rolemesh_facts.recoveries import stories
+from rolemesh_recorder.lines import Account, FlowEdge, FlowFile, FlowOp, Head, Line, Stretch
 from rolemesh_view.graph import HEIGHT, WIDTH, draw, layers
-from rolemesh_view.lanes import columns, joined, summary
 from rolemesh_view.text import shown
 
 
@@ -30,12 +33,19 @@ def test_an_edge_to_the_same_operator_leads_back() -> None:
     assert draw(["a"], [("a", "a")]).lines[0].back
 
 
-def test_a_lane_with_too_many_pieces_shows_in_each_column_what_took_the_most_time() -> None:
+def test_in_a_lane_with_too_many_pieces_each_phase_has_its_share_of_every_part() -> None:
+    """Ten operators that take 9% each are together far more than the wait that takes 10%."""
     pieces = []
-    for at in range(0, 1000, 10):
-        phase, other = ("computing", "waiting") if at < 500 else ("waiting", "computing")
-        pieces += [Piece(at, at + 7, phase), Piece(at + 7, at + 10, other)]
-    assert columns(pieces, 0, 1000, 20) == [Piece(0, 500, "computing"), Piece(500, 1000, "waiting")]
+    for at in range(0, 100_000, 100):
+        pieces += [Piece(at + 9 * op, at + 9 * op + 9, "computing", op) for op in range(10)]
+        pieces.append(Piece(at + 90, at + 100, "waiting"))
+    found = columns(pieces, 0, 100_000, 200)
+    assert len(found) <= 200
+    for begin, end in ((0, 100_000), (0, 50_000), (50_000, 100_000)):
+        inside = [(p.phase, max(0, min(p.end, end) - max(p.t, begin))) for p in found]
+        waits = sum(length for phase, length in inside if phase == "waiting")
+        assert sum(length for _, length in inside) == end - begin
+        assert abs(waits - (end - begin) / 10) <= 2 * 500, "to a column at either end"
 
 
 def test_a_column_with_few_pieces_is_as_long_as_these() -> None:
@@ -43,11 +53,46 @@ def test_a_column_with_few_pieces_is_as_long_as_these() -> None:
     assert columns(pieces, 0, 1000, 10)[0] == Piece(0, 20, "computing")
 
 
-def test_accounts_become_pieces_whose_lengths_are_the_shares() -> None:
-    account = Account(100, 50, 3, 1, {"edge 2": 10, "computing": 30})
-    assert summary([account, account], 120, 130)[:2] == [
-        Piece(100, 130, "computing"),
-        Piece(130, 140, "waiting", -1, 2),
+def test_accounts_fill_the_gaps_between_pieces_also_while_a_span_is_open() -> None:
+    """A rank waits for 1.2 s, and has so since a second: its wait has no line yet. Then a process of it computes."""
+    flow = FlowFile("f", (FlowOp(0, "a", "a.x"), FlowOp(1, "b", "b.y")), (FlowEdge(0, 0, 1, "v", "p"),), {}, {})
+    ms = 1000
+    lines: list[Line] = [Head("b", 0, 0, 1, "n", 0), Stretch("computing", 0, 300 * ms, 0, 1)]
+    lines.append(Account(0, 500 * ms, 0, 1, {"computing": 300 * ms, "edge 0": 196 * ms}))
+    lines += [Account(at * ms, 500 * ms, 0, 0, {"edge 0": 500 * ms}) for at in (500, 1000)]
+    lines += [Head("b", 0, 1, 2, "n", 2000 * ms), Account(2000 * ms, 500 * ms, 0, 0, {"computing": 500 * ms})]
+    assert lane(lines, flow, "b", 0, 9000 * ms) == [
+        Piece(0, 300 * ms, "computing", 1, -1, 0),
+        Piece(300 * ms, 496 * ms, "waiting", -1, 0),
+        Piece(496 * ms, 500 * ms, "engine"),
+        Piece(500 * ms, 1500 * ms, "waiting", -1, 0),
+        Piece(2000 * ms, 2500 * ms, "computing", generation=1),
+    ]
+    assert [piece.phase for piece in lane(lines, flow, "a", 400 * ms, 600 * ms)] == ["blocked", "engine", "blocked"]
+
+
+def test_a_window_within_a_long_account_has_the_phase_that_is_right_there() -> None:
+    lines: list[Line] = [Stretch("computing", 0, 600, 0, 1), Account(0, 1000, 0, 1, {"computing": 600, "idle": 400})]
+    assert lane(lines, None, "b", 700, 800) == [Piece(600, 1000, "idle")]
+
+
+def test_failures_recoveries_and_resizes_are_marks_from_their_begin_to_their_end() -> None:
+    failure = {"role": "b", "rank": 0, "message": "killed by SIGKILL"}
+    events = [
+        Event(1, 1, 10.0, "failure", {"failure": failure, "silent_s": 0.0}),
+        Event(2, 1, 10.1, "recovery_planned", {"number": 1, "plan": {"level": "process"}}),
+        Event(3, 1, 10.5, "recovered", {"number": 1}),
+        Event(4, 1, 11.0, "regained", {"number": 1}),
+        Event(5, 1, 20.0, "resize_asked", {"number": 2, "sizes": {"b": 2}}),
+        Event(6, 1, 22.0, "resized", {"number": 2, "sizes": {"b": 2}}),
+        Event(7, 1, 30.0, "resize_asked", {"number": 3, "sizes": {"b": 9}}),
+        Event(8, 1, 30.1, "resize_refused", {"number": 3, "why": "there is no room"}),
+        Event(9, 1, 1e300, "failure", {"failure": failure, "silent_s": 0.0}),
+    ]
+    told = "b/0 killed by SIGKILL: recovery 1 (process), ready after 0.5 s, caught up after 1 s"
+    assert marks(stories(events), events)[:2] == [
+        Mark(10_000_000, 11_000_000, "failure", told),
+        Mark(20_000_000, 22_000_000, "resize", "resize: b has 2 ranks"),
     ]
 
 

@@ -263,3 +263,18 @@ def test_a_step_of_the_wall_clock_changes_neither_the_durations_nor_the_order_of
     assert stories([begun, *planned, again, done])[0].ready_s == 3.5, (
         "the monotonic clocks of two boots have no distance"
     )
+
+
+def test_a_lane_is_empty_only_while_the_rank_had_no_process(seen: Path) -> None:
+    """Of a killed rank, too: what its last account counts is drawn, although its last spans have no line."""
+    facts = RunFacts(seen)
+    since, until = facts.window(None)
+    for ref, pieces in facts.lanes(since, until).items():
+        alive = set[int]()
+        for path in (seen / "record" / f"{ref.role}-{ref.rank}").glob("*.jsonl"):
+            for line in map(json.loads, path.read_text().splitlines()):
+                if line["k"] in ("account", "life"):
+                    alive |= {*range(line["t"] // 1000, (line["t"] + line["d"]) // 1000)}
+        drawn = {ms for piece in pieces for ms in range(piece.t // 1000, piece.end // 1000)}
+        assert len(alive ^ drawn) <= 10 + len(pieces), "to a millisecond at each end"
+        assert len(alive) >= 500

@@ -62,7 +62,7 @@ def write_run(folder: Path, *, ended: bool, ranks: int = 2, text: str = HOSTILE)
         {"kind": "failure", "data": {"failure": {"role": "sink", "rank": 0, "message": text, "log_tail": text}}},
         {"kind": "recovery_planned", "data": {"number": 1, "plan": {"level": "process"}, "trail": [text]}},
     ]
-    lines_ = [json.dumps({"seq": n, "epoch": 1, "time": T / 1e6 + n, **event}) for n, event in enumerate(events)]
+    lines_ = [json.dumps({"seq": n, "epoch": 1, "time": T / 1e6 + n / 10, **event}) for n, event in enumerate(events)]
     (folder / "events.jsonl").write_text("\n".join(lines_) + "\n")
     rest: dict[str, object] = {"operators": {}, "roles": {}, "staleness": {}, "records": {}}
     metrics = [{"step": step, "steps": 1, "time": 1.0 * step, "loss": 1 / (step + 1), **rest} for step in range(10)]

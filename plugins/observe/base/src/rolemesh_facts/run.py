@@ -18,6 +18,8 @@ from rolemesh.runs.run import EVENTS_FILE, JOB_FILE, LOGS_DIR, METRICS_FILE, RES
 from rolemesh_facts.advice import Advice, Evidence, advice, old_values
 from rolemesh_facts.critical import Critical, critical_path
 from rolemesh_facts.edge_states import EdgeState, edge_states
+from rolemesh_facts.lanes import columns, lane
+from rolemesh_facts.marks import Mark, marks
 from rolemesh_facts.pieces import Piece, flat, stretches
 from rolemesh_facts.recoveries import Story, stories
 from rolemesh_facts.series import Collected, Points, read_values, thinned
@@ -33,7 +35,7 @@ T = TypeVar("T")
 __all__ = ["Arrow", "RunFacts", "Summary"]
 
 MOST_PIECES = 4000
-"""Pieces of one lane in an answer; shorter ones are left out first."""
+"""Pieces of one lane in an answer; with more, those of each column of a picture become one."""
 _NOTHING: tuple[dict[str, Any], ...] = ({}, {}, {}, {}, {})
 """Values of a line of metrics that has none. All such lines share them."""
 BEGIN_BYTES = 400
@@ -236,17 +238,14 @@ class RunFacts:
     def lanes(
         self, since: int, until: int, most: int = MOST_PIECES, ranks: Sequence[RankRef] | None = None
     ) -> dict[RankRef, list[Piece]]:
-        """Return the pieces of each rank between two times, without overlap, the longest `most` of each.
+        """Return the lane of each rank between two times, of at most about `most` pieces: see `lane` and `columns`.
 
         `ranks`: only these; all for None.
         """
-        found = {}
+        flow, found = self.flow(), {}
         for ref in recorded_ranks(self.path) if ranks is None else ranks:
-            pieces = flat(stretches(self.lines(ref, since), since, until))
-            if len(pieces) > most:
-                least = sorted((piece.end - piece.t for piece in pieces), reverse=True)[most - 1]
-                pieces = [piece for piece in pieces if piece.end - piece.t >= least][:most]
-            found[ref] = pieces
+            pieces = lane(self.lines(ref, since), flow, ref.role, since, until)
+            found[ref] = columns(pieces, since, until, most)
         return found
 
     def arrows(self, since: int, until: int, most: int = 2000, ranks: Sequence[RankRef] | None = None) -> list[Arrow]:
@@ -292,6 +291,10 @@ class RunFacts:
     def stories(self) -> list[Story]:
         """Return the recoveries."""
         return stories(self.events())
+
+    def marks(self) -> list[Mark]:
+        """Return the failures, recoveries and resizes as marks over time."""
+        return marks(self.stories(), self.events())
 
     def series(self, most: int = 1000) -> dict[str, Points]:
         """Return all metrics, with at most about `most` points each."""

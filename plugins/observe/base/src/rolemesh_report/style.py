@@ -33,6 +33,7 @@ svg text.w{fill:var(--hot)}
 .edge{fill:none;stroke:var(--dim);stroke-width:1.4}.head{fill:var(--dim)}.edge.hot{stroke:var(--hot);stroke-width:3}
 .head.hot{fill:var(--hot)}
 .none{fill:var(--soft)}.recovery{fill:var(--hot);fill-opacity:.15}.mark{stroke:var(--hot);stroke-width:1.5}
+.recovery.resize{fill:var(--computing)}.mark.resize{stroke:var(--computing)}
 .axis{fill:none;stroke:var(--line)}.raw{fill:none;stroke:var(--computing);stroke-opacity:.35}
 .raw.alone{stroke-opacity:1}.mean{fill:none;stroke:var(--computing);stroke-width:2}
 """ + css("fill-")

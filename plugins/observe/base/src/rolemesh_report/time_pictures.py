@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_facts.labels import meaning, phase_label, use_label
+from rolemesh_facts.marks import Mark
 from rolemesh_facts.palette import PHASES, phase_of
 from rolemesh_facts.pieces import Piece
-from rolemesh_facts.recoveries import Story
 from rolemesh_facts.time_use import Use
 from rolemesh_recorder.lines import FlowFile
 from rolemesh_report.text import clean, seconds, share, svg
@@ -52,9 +52,9 @@ def bars(flow: FlowFile | None, roles: Mapping[str, Use]) -> str:
 
 
 def lanes_picture(
-    flow: FlowFile | None, lanes: Mapping[RankRef, Sequence[Piece]], stories: Iterable[Story], since: int, until: int
+    flow: FlowFile | None, lanes: Mapping[RankRef, Sequence[Piece]], marks: Iterable[Mark], since: int, until: int
 ) -> str:
-    """Return one lane per rank from `since` to `until`, in µs since 1970, with marks at failures."""
+    """Return one lane per rank from `since` to `until`, in µs since 1970, with marks at failures and resizes."""
     scale = (WIDTH - LABEL) / max(1, until - since)
     shown = list(lanes.items())[:LANES]
     height = 30 + len(shown) * LANE
@@ -74,14 +74,14 @@ def lanes_picture(
                 f'<rect x="{LABEL + (begin - since) * scale:.1f}" y="{y}" width="{wide:.1f}" height="{LANE - 5}" '
                 f'class="fill-{phase_of(flow, ref.role, piece.phase)}"><title>{clean(told + step)}</title></rect>'
             )
-    for story in stories:
-        x = LABEL + (story.began * 1e6 - since) * scale
+    for mark in marks:
+        x, kind = LABEL + (mark.t - since) * scale, " resize" if mark.kind == "resize" else ""
         if LABEL <= x <= WIDTH:
-            wide = min(WIDTH - x, (story.regained_s or story.ready_s or 0.0) * 1e6 * scale)
+            wide = min(WIDTH - x, (mark.end - mark.t) * scale)
             parts.append(
-                f"<g><title>{clean(f'recovery {story.number}: {story.level}')}</title>"
-                f'<rect x="{x:.1f}" y="20" width="{wide:.1f}" height="{height - 26}" class="recovery"/>'
-                f'<path d="M{x:.1f},20 V{height - 6}" class="mark"/></g>'
+                f"<g><title>{clean(mark.text, 300)}</title>"
+                f'<rect x="{x:.1f}" y="20" width="{wide:.1f}" height="{height - 26}" class="recovery{kind}"/>'
+                f'<path d="M{x:.1f},20 V{height - 6}" class="mark{kind}"/></g>'
             )
     for tick in range(6):
         x = LABEL + tick * (WIDTH - LABEL) / 5

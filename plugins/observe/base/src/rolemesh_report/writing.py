@@ -22,7 +22,7 @@ __all__ = ["REPORT_FILE", "report_of", "write_report"]
 
 REPORT_FILE = "report.html"
 PIECES = 500
-"""Number of pieces of a lane; the longest ones are shown."""
+"""Number of pieces of a lane; with more, those of each column become one."""
 RECENT_S = 600
 """Number of seconds at the end of the record that the critical path covers."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -63,7 +63,7 @@ def report_of(facts: RunFacts, result: Mapping[str, Any] | None = None) -> str:
         "Flow": flow_picture(flow, path, edges) if flow else "",
         "Where the time went": bars(flow, by_role(uses)) + legend(of_roles) if lanes else "",
         "Critical path": sections.critical_section(critical),
-        "Lanes": lanes_picture(flow, lanes, stories, since, until) + legend(of_ranks) + more if lanes else "",
+        "Lanes": lanes_picture(flow, lanes, facts.marks(), since, until) + legend(of_ranks) + more if lanes else "",
         "Metrics": sections.metrics_section(facts.series()),
         "Failures and recoveries": sections.failures_section(stories),
         "Placement": sections.placement_section(facts.plan()),

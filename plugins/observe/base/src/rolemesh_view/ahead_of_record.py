@@ -10,7 +10,7 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh_facts.labels import meaning
 from rolemesh_facts.sizes import sizes_of
 
-__all__ = ["Beginning", "beginnings", "should_write"]
+__all__ = ["Beginning", "beginnings", "phases", "should_write"]
 
 WRITING: Final = {"job_running": True, "recovered": True, "resized": True}
 SILENT: Final = dict.fromkeys(("recovery_planned", "recovery_launched", "job_started", "rank_done", "job_ended"), False)
@@ -27,9 +27,17 @@ class Beginning(NamedTuple):
 
 
 def beginnings(events: Iterable[Event], sizes: Mapping[str, int]) -> list[Beginning]:
-    """Return what ranks do that have no record of their present process. `sizes`: ranks by role at the start.
+    """Return what the ranks of `phases` do, by role."""
+    groups: dict[tuple[str, str], list[float]] = {}
+    for ref, (phase, since) in phases(events, sizes).items():
+        groups.setdefault((ref.role, phase), []).append(since)
+    return [Beginning(role, len(times), meaning(phase), min(times)) for (role, phase), times in sorted(groups.items())]
 
-    The function skips malformed events.
+
+def phases(events: Iterable[Event], sizes: Mapping[str, int]) -> dict[RankRef, tuple[str, float]]:
+    """Return ``starting`` or ``setup`` and its begin, in seconds since 1970, for ranks whose process has no record yet.
+
+    `sizes`: ranks by role at the start. The function skips malformed events.
     """
     found: dict[RankRef, tuple[str, float]] = {}
     for event in events:
@@ -45,10 +53,7 @@ def beginnings(events: Iterable[Event], sizes: Mapping[str, int]) -> list[Beginn
             found.pop(ref, None)
             if event.kind == "rank_up":
                 found[ref] = "setup", event.time
-    groups: dict[tuple[str, str], list[float]] = {}
-    for ref, (phase, since) in found.items():
-        groups.setdefault((ref.role, phase), []).append(since)
-    return [Beginning(role, len(times), meaning(phase), min(times)) for (role, phase), times in sorted(groups.items())]
+    return found
 
 
 def should_write(events: Sequence[Event]) -> bool:

@@ -11,16 +11,18 @@ import msgspec
 
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_facts import RunFacts
+from rolemesh_facts.lanes import columns, joined, lane
+from rolemesh_facts.pieces import Piece
 from rolemesh_facts.series import centred, exponential, thinned
 from rolemesh_recorder.lines import Line
 from rolemesh_recorder.reading import read_accounts, record_bytes
-from rolemesh_view.lanes import columns, joined, summary
+from rolemesh_view.text import shown
 from rolemesh_view.viewed import Runs, Viewed
 
 __all__ = ["DATA"]
 
 Query = Mapping[str, str]
-MOST_LANES, MOST_COLUMNS, MOST_POINTS, MOST_RUNS = 60, 3000, 1500, 8
+MOST_LANES, MOST_COLUMNS, MOST_POINTS, MOST_RUNS, MOST_MARKS = 60, 3000, 1500, 8, 200
 COLUMNS_PER_ARROW = 8
 """Columns of the screen per arrow; with more arrows none is drawn, because nobody could follow them."""
 MOST_BYTES, MOST_SHOWN = 3_000_000, 1_500_000
@@ -47,7 +49,7 @@ class _Once(RunFacts):
 
 
 def lanes(run: Viewed, runs: Runs, query: Query) -> bytes:
-    """Return pieces and arrows of some ranks between two times. Times are in µs after `since` of the whole run."""
+    """Return pieces, arrows and marks of some ranks between two times, in µs after the begin of the record."""
     begin, end, refs = run.whole()
     since, until = begin + _int(query, "since", 0), begin + _int(query, "until", end - begin)
     first, count = _int(query, "first", 0), min(_int(query, "count", 40), MOST_LANES)
@@ -63,16 +65,24 @@ def lanes(run: Viewed, runs: Runs, query: Query) -> bytes:
             ref: joined(read_accounts(run.path, ref.role, ref.rank, since), since, until, ROUGH_COLUMNS)
             for ref in chosen
         }
-        found = {ref: summary(each, since, until) for ref, each in accounts.items()}
+        whole = {ref: lane(each, flow, ref.role, since, until) for ref, each in accounts.items()}
+        found = {ref: columns(each, since, until, wide) for ref, each in whole.items()}
     else:
-        found = facts.lanes(since, until, 1 << 30, chosen)
+        found = facts.lanes(since, until, wide, chosen)
+    with run.lock:
+        doing, marks = run.phases(), run.facts.marks()
+    for ref, (phase, began) in doing.items():
+        if ref in found:  # its process has no record yet
+            last = max((piece.end for piece in found[ref]), default=0)
+            if (start := max(last, int(began * 1e6))) < min(end, until):
+                found[ref].append(Piece(start, min(end, until), phase))
     most = max(20, wide // COLUMNS_PER_ARROW)
     arrows = facts.arrows(since, until, most + 1, chosen) if until > since and not rough else []
     answer: dict[str, Any] = {
         "begin": begin, "length": end - begin, "total": len(refs), "first": first,
         "lanes": [
             [str(ref), [[p.t - begin, p.end - p.t, p.phase, p.op, p.edge, p.step, p.generation]
-                        for p in columns(found.get(ref, ()), since, until, wide)]]
+                        for p in found.get(ref, ())]]
             for ref in chosen
         ],
         "many": rough or len(arrows) > most,
@@ -80,6 +90,10 @@ def lanes(run: Viewed, runs: Runs, query: Query) -> bytes:
             [number[a.source], a.left - begin, number[a.target], a.arrived - begin, a.edge, a.step]
             for a in arrows if a.source in number and a.target in number
         ],
+        "marks": [
+            [mark.t - begin, mark.end - mark.t, mark.kind, shown(mark.text, 300)]
+            for mark in marks if mark.end >= since and mark.t <= until
+        ][-MOST_MARKS:],
         "ops": {op.id: op.label for op in flow.ops} if flow else {},
         "edges": {edge.id: edge.param for edge in flow.edges} if flow else {},
     }  # fmt: skip

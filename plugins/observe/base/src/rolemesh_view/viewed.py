@@ -26,7 +26,7 @@ from rolemesh_facts.time_use import EdgeUse, Use, edge_uses, overall, reached_st
 from rolemesh_recorder.lines import RECORD_DIR
 from rolemesh_recorder.reading import latest_lines
 from rolemesh_runtime.lock import is_held
-from rolemesh_view.ahead_of_record import Beginning, beginnings, should_write
+from rolemesh_view.ahead_of_record import Beginning, beginnings, phases, should_write
 from rolemesh_view.last_write import QUIET_S, LastWrite
 from rolemesh_view.predictions import SETTLING_S, Forecast, Resize, forecast, load_of, predicted, resizes
 from rolemesh_view.renewed import Renewed
@@ -148,6 +148,12 @@ class Viewed:
         flow = self.facts.flow() if self.live() else None
         return beginnings(self.facts.events(), flow.sizes) if flow is not None else []
 
+    def phases(self) -> Mapping[RankRef, tuple[str, float]]:
+        """Return the phase of each of these ranks, and its begin in seconds since 1970."""
+        with self.lock:
+            flow = self.facts.flow() if self.live() else None
+            return phases(self.facts.events(), flow.sizes) if flow is not None else {}
+
     def look(self) -> Look:
         """Return the latest look at the run."""
         return self._look.get()
@@ -161,8 +167,10 @@ class Viewed:
         return self._ahead.get_within(SOON_S)
 
     def whole(self) -> Whole:
-        """Return the latest extent of the record."""
-        return self._whole.get()
+        """Return the latest extent of the record; up to now while a rank that has a record starts again."""
+        found = self._whole.get()
+        starts = self.phases().keys() & set(found.ranks)
+        return found._replace(end=max(found.end, time.time_ns() // 1000)) if starts else found
 
 
 def _whole(path: Path) -> Whole:

@@ -32,6 +32,12 @@
     document.getElementById("no-lanes").hidden = data.total > 0;
     document.querySelectorAll("#controls [data-rows]").forEach(button => { button.hidden = data.total <= COUNT; });
     if (!view) view = [0, Math.max(1, data.length)];
+    document.getElementById("marks").replaceChildren(...data.marks.map(([t, , kind, text]) => {
+      const item = document.createElement("li"), name = document.createElement("b");
+      name.className = "mark " + kind; name.textContent = "at " + seconds(t);
+      item.append(name, " " + text);
+      return item;
+    }));
     draw();
     canvas.dataset.ready = "1";
   }
@@ -63,6 +69,7 @@
         }
       }
     });
+    marks(tall);
     if (document.getElementById("arrows").checked) arrows(ink);
     const piece = found();
     if (piece) {
@@ -84,6 +91,14 @@
       context.fillText(clock(t, every), x(t) + 3, 11);
       context.beginPath(); context.moveTo(x(t), 0); context.lineTo(x(t), tall); context.stroke();
     }
+  }
+  function marks(tall) { // a line at the begin, and a pale band until all is as before
+    for (const [t, d, kind] of data.marks) {
+      context.fillStyle = context.strokeStyle = style(kind === "resize" ? "link" : "critical"); context.lineWidth = 2;
+      context.globalAlpha = 0.15; context.fillRect(x(t), TOP - 8, d / (view[1] - view[0]) * width(), tall);
+      context.globalAlpha = 1; context.beginPath(); context.moveTo(x(t), TOP - 8); context.lineTo(x(t), tall); context.stroke();
+    }
+    context.lineWidth = 1;
   }
   function arrows(ink) {
     context.strokeStyle = ink; context.globalAlpha = 0.55;
@@ -113,7 +128,8 @@
     if (drag) { const span = view[1] - view[0]; place(drag[1] - (event.clientX - drag[0]) / width() * span, span); return; }
     const row = data.lanes[Math.floor((event.offsetY - TOP) / ROW)], t = view[0] + share(event) * (view[1] - view[0]);
     const piece = row && row[1].find(([begin, d]) => begin <= t && t < begin + d);
-    say(piece ? words_of(row[0], piece) : "");
+    const near = data.marks.findLast(([begin]) => Math.abs(x(begin) - event.offsetX) < 4);
+    say(near ? "at " + seconds(near[0]) + ": " + near[3] : piece ? words_of(row[0], piece) : "");
   });
   // What the keys have chosen: the number of a lane, and a time in it. Its piece is the one at that time, or the next one.
   const lane = () => chosen && data.lanes[chosen.lane - first];
