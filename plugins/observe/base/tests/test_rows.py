@@ -63,7 +63,7 @@ def test_the_page_of_a_step_says_how_its_rewards_differ_from_those_of_the_step_b
     kept = [*entries(1, 1.0, 0.5, 0.0), *entries(4, 0.0, 0.0, 0.0), *entries(5, 1.0)]
     of_kept = (
         "The mean reward of the kept rows fell from 0.5 to 0, from step 1 (3 rows) to step 4 (3 rows). "
-        "Rows with the lowest reward, 0: 3, before 1; truncated rows: 0, before 0; degenerate groups: 1, before 0."
+        "With so few rows that may be chance. Ends, errors, lengths, groups, tasks and weights explain less than a third of it."
     )
     assert why_reward(kept, 4, {}) == of_kept
     assert why_reward(kept, 1, {}) is None, "there is no step before"
@@ -76,14 +76,15 @@ def test_the_page_of_a_step_says_how_its_rewards_differ_from_those_of_the_step_b
 
 def test_a_group_is_degenerate_if_all_its_rewards_are_equal_and_there_are_two() -> None:
     found = groups_of(entry_of(REF, row, NOWHERE) for row in rows(3))
-    assert [(each.group, each.rows, each.degenerate, each.truncated) for each in found] == [
+    assert [(each.group, each.rows, each.degenerate, each.faults["truncated"]) for each in found] == [
         ("0", 3, True, 0),
         ("1", 3, False, 1),
         ("2", 3, False, 0),
     ]
     assert found[1].ratio == pytest.approx(3.0)
     [step] = steps_of(entry_of(REF, row, NOWHERE) for row in rows(3))
-    assert (step.groups, step.judged, step.degenerate, step.truncated) == (3, 2, 1, 1)
+    assert (step.groups, step.judged, step.degenerate) == (3, 2, 1)
+    assert step.faults == {"truncated": 1, "failed": 0, "empty": 0, "no number": 2}
 
 
 def test_the_ratio_counts_in_both_directions_and_needs_both_policies() -> None:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 from heapq import nlargest, nsmallest
 from typing import NamedTuple
 
+from rolemesh_facts.row_meaning import FAULTS, LONGEST
 from rolemesh_recorder.rows import Row
-from rolemesh_view.entries import LONGEST, Entry
+from rolemesh_view.entries import Entry
 
 __all__ = ["RATIO", "Choice", "Shown", "choose", "columns_of"]
 
@@ -17,7 +18,7 @@ RATIO = "-ratio"
 
 
 class Choice(NamedTuple):
-    """The filters of a reader. `only` is "", ``truncated`` or ``empty``; `sort` a column, or "-" and one: falling.
+    """The filters of a reader. `only` is "" or one of `FAULTS`; `sort` a column, or "-" and one: falling.
 
     `group`, `row` and `rank` choose a group, the number of a row, and the rank that kept it; None and "" stand for all.
     """
@@ -78,9 +79,9 @@ def _passes(row: Entry, choice: Choice) -> bool:
         return False
     if choice.row is not None and row.row != choice.row:
         return False
-    if choice.group is not None and str(row.group) != choice.group[: LONGEST + 1]:
+    if choice.group is not None and str(row.said.group) != choice.group[: LONGEST + 1]:
         return False
-    if choice.only and not (row.truncated if choice.only == "truncated" else row.empty):
+    if choice.only in FAULTS and not FAULTS[choice.only](row.said):
         return False
     return choice.rank in ("", str(row.ref))
 

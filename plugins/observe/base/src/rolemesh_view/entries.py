@@ -9,29 +9,25 @@ from sys import intern
 from typing import Any, NamedTuple
 
 from rolemesh.api.rank_ref import RankRef
+from rolemesh_facts.row_meaning import Meaning, meaning
 from rolemesh_recorder.rows import Row
-from rolemesh_view.tokens import is_number, is_truncated, numbers_of
+from rolemesh_view.tokens import is_number, numbers_of
 
-__all__ = ["LONGEST", "REWARDS", "Entry", "entry_of", "missing_policy", "policies_of", "ratio_of"]
+__all__ = ["Entry", "entry_of", "missing_policy", "policies_of", "ratio_of"]
 
-REWARDS = ("reward", "rewards", "score")
-"""Columns that may have a row's reward; the first one counts."""
 PAIRS = (
     ("old_logprobs", "sampler_logprobs"), ("logprobs", "sampler_logprobs"), ("old_logprobs", "logprobs"),
     ("trainer_logprobs", "logprobs"),
 )  # fmt: skip
 """Columns with the log-probabilities of the trainer and of the sampler; the first pair that a row has counts."""
 TRAINERS, SAMPLERS = ("old_logprobs", "trainer_logprobs"), ("sampler_logprobs", "logprobs")
-GROUP, LONGEST = "group", 100
-"""The column with a row's group, and the maximum length of its text."""
 
 
 class Entry(NamedTuple):
     """A kept row: its rank, step, operator and number, and what filters and tables need.
 
-    - `group`: the text of its group, of at most `LONGEST` + 1 characters; None if it has none.
+    - `said`: what it says about its sample.
     - `ratio`: as of `ratio_of`; `policies`: the columns of `PAIRS` that it has; `paired`: whether two of them fit.
-    - `empty`: whether one of its texts or lists is empty.
     - `numbers`: its columns with a number.
     - `place`: its file, and where its line begins.
     """
@@ -40,10 +36,7 @@ class Entry(NamedTuple):
     step: int
     op: str
     row: int
-    group: str | None
-    reward: float | None
-    truncated: bool
-    empty: bool
+    said: Meaning
     ratio: float | None
     policies: tuple[str, ...]
     paired: bool
@@ -55,11 +48,7 @@ def entry_of(ref: RankRef, row: Row, place: tuple[Path, int]) -> Entry:
     """Return the entry of a row that was kept by `ref` and lies at `place`."""
     columns = row.columns
     return Entry(
-        ref, row.step, intern(row.op), row.row,
-        str(columns[GROUP])[: LONGEST + 1] if GROUP in columns else None,
-        _reward(columns), is_truncated(row),
-        any(not value for value in columns.values() if isinstance(value, str | list)),
-        ratio_of(columns),
+        ref, row.step, intern(row.op), row.row, meaning(columns), ratio_of(columns),
         tuple(name for name in (*TRAINERS, *SAMPLERS) if isinstance(columns.get(name), list)),
         policies_of(columns) is not None,
         {intern(name): value for name, value in columns.items() if is_number(value)},
@@ -104,11 +93,3 @@ def missing_policy(entries: Iterable[Entry]) -> str:
     has, lacks = ("sampler", "trainer") if samplers else ("trainer", "sampler")
     known = " or ".join(TRAINERS if lacks == "trainer" else SAMPLERS)
     return f"The rows have those of the {has} ({', '.join(sorted(names))}), but not those of the {lacks} ({known})"
-
-
-def _reward(columns: Mapping[str, Any]) -> float | None:
-    for name in REWARDS:
-        value = columns.get(name)
-        if isinstance(value, int | float) and math.isfinite(value):
-            return float(value)
-    return None

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
+from rolemesh_facts.row_meaning import FAULTS, REWARDS
 from rolemesh_view import tokens
 from rolemesh_view.choosing import Choice, choose, columns_of
-from rolemesh_view.entries import REWARDS, Entry, missing_policy, policies_of
+from rolemesh_view.entries import Entry, missing_policy, policies_of
 from rolemesh_view.groups import groups_of, steps_of, why_reward
 from rolemesh_view.row_index import MOST_ROWS
 from rolemesh_view.viewed import Viewed
@@ -55,7 +56,7 @@ def lists(run: Viewed, query: Mapping[str, str], kept: Sequence[Entry]) -> dict[
     return {
         "operators": [op.label for op in flow.ops] if flow else [],
         "choice": choice, "found": found.rows, "total": found.total, "kept": len(kept), "most": MOST_ROWS,
-        "missing": missing_policy(kept),
+        "missing": missing_policy(kept), "faults": _faults(of_op),
         "steps": steps_of(kept)[:MOST_STEPS] if choice.step is None and not choice.first else [],
         "groups": groups_of(of_step)[:MOST_GROUPS] if choice.step is not None and choice.group is None else [],
         "why": _why(run, of_op, choice.step) if choice.step is not None and choice.group is None else None,
@@ -78,7 +79,7 @@ def rows(run: Viewed, query: Mapping[str, str]) -> dict[str, Any]:
         shown.append(
             {
                 "ref": entry.ref,
-                "reward": entry.reward,
+                "said": entry.said,
                 "row": row,
                 "tokens": tokens.tokens(row.columns, way, text_of),
                 "by": way,
@@ -87,7 +88,7 @@ def rows(run: Viewed, query: Mapping[str, str]) -> dict[str, Any]:
     alone = read[0][1].columns if choice.row is not None and len(read) == 1 else None
     return content | {
         "rows": shown, "by": by or next((each["by"] for each in shown), ""),
-        "ops": sorted({each.op for each in kept}), "columns": columns_of(kept),
+        "ops": sorted({each.op for each in kept}), "columns": columns_of(kept), "only": list(FAULTS),
         "ratios": any(each.paired for each in kept), "alone": alone is not None,
         "ways": sorted({way for _, row in read for way in _ways(row.columns)}),
         "token_lines": token_lines(alone, text_of) if alone is not None else [],
@@ -100,6 +101,11 @@ def _choice(query: Mapping[str, str]) -> Choice:
         query.get("sort", ""), _number(query.get("first")) or 0, group=query.get("group"),
         row=_number(query.get("row")), rank=query.get("rank", ""),
     )  # fmt: skip
+
+
+def _faults(kept: Sequence[Entry]) -> list[str]:
+    """Return the faults that the tables count: truncation, and those that a row has."""
+    return [name for name, has in FAULTS.items() if name == "truncated" or any(has(each.said) for each in kept)]
 
 
 def _why(run: Viewed, kept: Sequence[Entry], step: int) -> str | None:

@@ -6,9 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
-from rolemesh_recorder.rows import Row
-
-__all__ = ["DIFFERENCE", "Token", "colourings", "is_number", "is_truncated", "numbers_of", "tokens"]
+__all__ = ["DIFFERENCE", "Token", "colourings", "is_number", "numbers_of", "tokens"]
 
 MOST_TOKENS = 4000
 SHADES = 8
@@ -81,11 +79,6 @@ def _values(columns: Mapping[str, Any], by: str) -> Sequence[float]:
     if not _is_numbers(second) or len(second) != len(mine):
         return []
     return [left - _float(right) for left, right in zip(mine, second, strict=True)]
-
-
-def is_truncated(row: Row) -> bool:
-    """Return whether a row says that its completion was cut off."""
-    return bool(row.columns.get("truncated")) or row.columns.get("finish_reason") == "length"
 
 
 def numbers_of(values: Sequence[Any]) -> list[float]:
