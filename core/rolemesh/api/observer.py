@@ -55,7 +55,7 @@ class RoleTimes(msgspec.Struct):
 
 class StepMetrics(msgspec.Struct, gc=False):
     """One line of ``metrics.jsonl``: step `step`, the last of the `steps` steps that the line
-    covers.
+    covers. Metrics are per step, whatever `steps` is; the times of roles are of all these steps.
 
     - `values`: metrics by name, over all calls of an operator in the step. If several operators
       report the same name, the value of the first one in the flow.

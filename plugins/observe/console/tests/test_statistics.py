@@ -109,6 +109,22 @@ def test_a_line_for_many_steps_counts_as_many() -> None:
     assert stats.finished == 20
 
 
+def test_a_line_of_many_steps_has_values_per_step() -> None:
+    stats = Statistics()
+    stats.event(Event(1, 1, 0.0, "job_running"))
+    operators = {"a.b": {"trained_tokens": 250.0, "rows_left_out": 0.25}}
+    lines = [line(step, 1.0 + step, operators=operators, reward=1.0) for step in range(4)]
+    stats.steps([*lines, *(line(step, 1.0 + step, steps=4, operators=operators, reward=4.0) for step in (7, 11))])
+
+    assert stats.mean_rates() == {"trained_tokens": 250.0}
+    assert stats.rates() == {"trained_tokens": 250.0}
+    assert (stats.amounts, stats.left_out) == ({"trained_tokens": 3000.0}, 3.0)
+    thirds = stats.series["reward"].thirds()
+    assert thirds is not None
+    assert (thirds.first, thirds.last) == (1.0, 4.0), "of 12 steps, not of 6 lines"
+    assert stats.series["reward"].points(3) == [1.0, 4.0, 4.0]
+
+
 def test_quantities_named_tokens_become_rates_summed_over_operators() -> None:
     operators = {"a.generate": {"generated_tokens": 30.0}, "b.generate": {"generated_tokens": 10.0, "reward": 1.0}}
     stats = Statistics()

@@ -42,7 +42,7 @@ def test_each_chosen_metric_that_was_reported_becomes_a_picture(tmp_path: Path) 
     observer.steps_finished((line(2, reward=0.8, **{"eval/loss": 3.0}),))
     observer.job_ended({"status": "done"})
     assert sorted(p.name for p in tmp_path.iterdir()) == ["eval_loss.png", "reward.png"]
-    assert observer.series["reward"] == {0: 0.2, 2: 0.8}
+    assert observer.series["reward"] == {0: (0.2, 1), 2: (0.8, 1)}
     height, width, _ = imread(tmp_path / "reward.png").shape
     assert (width, height) == (960, 540)
 
@@ -65,7 +65,7 @@ def test_a_restarted_observer_draws_what_the_first_one_saw(tmp_path: Path) -> No
     observer = PlotObserver(PlotOptions())
     observer.job_started(run_info(tmp_path))
     observer.steps_finished((line(2, reward=0.3),))
-    assert observer.series["reward"] == {0: 0.1, 1: 0.2, 2: 0.3}
+    assert observer.series["reward"] == {0: (0.1, 1), 1: (0.2, 1), 2: (0.3, 1)}
 
 
 def test_a_job_that_reported_nothing_leaves_no_picture(tmp_path: Path) -> None:
@@ -84,6 +84,13 @@ def test_the_average_of_a_straight_line_is_that_line() -> None:
 
 def test_the_average_takes_as_many_values_before_as_after() -> None:
     np.testing.assert_allclose(centred_average(np.array([0.0, 3.0, 0.0, 9.0, 0.0]), 3), [0, 1, 4, 3, 0])
+
+
+def test_a_line_of_several_steps_counts_with_each_of_them() -> None:
+    values, lengths = np.array([1.0, 2.0, 6.0, 3.0]), np.array([1.0, 3.0, 5.0, 3.0])
+    for window in (3, 5, 9):
+        of_steps = centred_average(np.repeat(values, lengths.astype(int)), window)
+        np.testing.assert_allclose(centred_average(values, window, lengths), of_steps[[0, 2, 6, 10]])
 
 
 def test_unknown_options_are_refused() -> None:

@@ -134,6 +134,8 @@ def test_numbers_have_names_of_their_own_and_patterns_choose(tmp_path: Path) -> 
         "staleness/a>b": 1.0,
     }
     assert math.isnan(flat(found, ["x"]).values["x"])
+    found.steps = 4
+    assert flat(found, ["loss", "time/*waiting*"]).values == {"loss": 1.0, "time/a/waiting_s": 0.5}, "per step"
 
 
 def test_no_two_numbers_get_one_name() -> None:

@@ -114,9 +114,10 @@ class LineBuilder:
         values = dict[str, float]()
         staleness = self._lags.copy()
         if means or sums:
-            operators = {label: numbers for label in self._labels if (numbers := _numbers([label], means, sums))}
+            of_calls = ((label, _numbers([label], means, sums, part.steps)) for label in self._labels)
+            operators = {label: numbers for label, numbers in of_calls if numbers}
             for labels in self._calls.values():
-                values = _numbers(labels, means, sums) | values
+                values = _numbers(labels, means, sums, part.steps) | values
             staleness |= {label: one["staleness"] for label, one in operators.items() if "staleness" in one}
         return StepMetrics(part.step, part.steps, wall, values, operators, roles, staleness, records)
 
@@ -138,12 +139,16 @@ def _with_services(parts: Iterable[Metrics]) -> tuple[dict[str, dict[str, list[f
 
 
 def _numbers(
-    labels: Iterable[str], means: Mapping[str, Mapping[str, list[float]]], sums: Mapping[str, Mapping[str, float]]
+    labels: Iterable[str],
+    means: Mapping[str, Mapping[str, list[float]]],
+    sums: Mapping[str, Mapping[str, float]],
+    steps: int,
 ) -> dict[str, float]:
-    """Return the metrics of the calls `labels` of one operator as if they were one call."""
+    """Return the metrics of the calls `labels` of one operator as if they were one call, and sums per step."""
     amounts: dict[str, list[float]] = {}
     totals: dict[str, float] = {}
     for label in labels:
         _add_means(amounts, means.get(label, {}))
         _add_sums(totals, sums.get(label, {}))
-    return {name: amount / count for name, (amount, count) in amounts.items() if count} | totals
+    averaged = {name: amount / count for name, (amount, count) in amounts.items() if count}
+    return averaged | {name: total / steps for name, total in totals.items()}

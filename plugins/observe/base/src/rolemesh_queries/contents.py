@@ -15,6 +15,7 @@ from rolemesh.runs.jsonl import read_metrics
 from rolemesh.runs.run import METRICS_FILE
 from rolemesh_durable.api.history import events
 from rolemesh_durable.api.jobs import LivingRun
+from rolemesh_facts.row_meaning import meaning
 from rolemesh_recorder.lines import Account, Head, Life, Line
 from rolemesh_recorder.reading import kept_rows
 
@@ -94,7 +95,12 @@ def event_rows(page: Iterable[Event]) -> Iterator[tuple[Any, ...]]:
 
 def measured(run_dir: Path) -> Iterator[list[tuple[Any, ...]]]:
     """Yield pages of rows of the table metrics."""
-    rows = (row for line in read_metrics(run_dir / METRICS_FILE) if _is_sound(line.step) for row in _metrics(line))
+    rows = (
+        row
+        for line in read_metrics(run_dir / METRICS_FILE)
+        if _is_sound(line.step, line.steps)
+        for row in _metrics(line)
+    )
     while page := list(islice(rows, PAGE)):
         yield page
 
@@ -102,7 +108,16 @@ def measured(run_dir: Path) -> Iterator[list[tuple[Any, ...]]]:
 def kept(run_dir: Path) -> Iterator[list[tuple[Any, ...]]]:
     """Yield pages of rows of the table rows."""
     rows = (
-        (ref.role, ref.rank, row.step, row.op, row.row, msgspec.json.encode(row.columns).decode(), list(row.cut))
+        (
+            ref.role,
+            ref.rank,
+            row.step,
+            row.op,
+            row.row,
+            msgspec.json.encode(row.columns).decode(),
+            list(row.cut),
+            *meaning(row.columns),
+        )
         for ref, row in kept_rows(run_dir)
         if _is_sound(row.step, row.row)
     )
@@ -115,17 +130,17 @@ def _is_sound(*numbers: int) -> bool:
 
 
 def _metrics(line: StepMetrics) -> Iterator[tuple[Any, ...]]:
-    at = moment(line.time)
+    at, steps = moment(line.time), max(1, line.steps)
     for name, value in line.values.items():
-        yield line.step, at, name, value, None, None
+        yield line.step, steps, at, name, value, None, None
     for operator, values in line.operators.items():
         for name, value in values.items():
-            yield line.step, at, name, value, operator, None
+            yield line.step, steps, at, name, value, operator, None
     for name, value in line.staleness.items():
-        yield line.step, at, f"staleness: {name}", value, None, None
+        yield line.step, steps, at, f"staleness: {name}", value, None, None
     for role, times in line.roles.items():
         for name in ("computing_s", "waiting_s", "blocked_s"):
-            yield line.step, at, name, float(getattr(times, name)), None, role
+            yield line.step, steps, at, name, getattr(times, name) / steps, None, role
 
 
 def _spent(line: Account) -> tuple[int, int, int, int, int]:

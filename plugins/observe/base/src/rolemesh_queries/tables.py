@@ -114,14 +114,17 @@ TABLES: Final[Mapping[str, Table]] = {
         },
     ),
     "metrics": Table(
-        "one value of one step",
+        "one value of a line of metrics, which covers one step or several",
         {
-            "step": Column("BIGINT", "the step, or the last of the steps that a line covers"),
+            "step": Column("BIGINT", "the step, or the last of the steps that the line covers"),
+            "steps": Column("BIGINT", "number of steps that the line covers: the weight of its value in a mean"),
             "time": Column("TIMESTAMP", "time, UTC"),
             "name": Column("VARCHAR", "name, such as reward"),
-            "value": Column("DOUBLE", "value; NaN if it was no number"),
+            "value": Column("DOUBLE", "value per step; NaN if it was no number"),
             "operator": Column("VARCHAR", "operator that reported it; NULL for the value over all operators"),
-            "role": Column("VARCHAR", "role, for computing_s, waiting_s and blocked_s (means over its ranks)"),
+            "role": Column(
+                "VARCHAR", "role, for computing_s, waiting_s and blocked_s (means over its ranks, per step)"
+            ),
         },
     ),
     "rows": Table(
@@ -134,6 +137,15 @@ TABLES: Final[Mapping[str, Table]] = {
             "row": Column("BIGINT", "number in the rank's batch"),
             "columns": Column("JSON", "values by column"),
             "cut": Column("VARCHAR[]", "columns of which only the beginning is here"),
+            "ended": Column("VARCHAR", "finished, truncated, failed, or the row's own word"),
+            "error": Column("VARCHAR", "what went wrong: in the sample, in its judgement, or in a tool"),
+            "empty": Column("BOOLEAN", "whether its completion has no tokens or no text"),
+            "tokens": Column("BIGINT", "number of its sampled tokens"),
+            "reward": Column("DOUBLE", "reward; NULL for none and for NaN"),
+            "not_finite": Column("VARCHAR", "column that has NaN, infinity or nothing in place of a number"),
+            "group_id": Column("VARCHAR", "group of samples"),
+            "task": Column("VARCHAR", "task, prompt or source of data"),
+            "weight_version": Column("BIGINT", "version of the oldest weights that sampled one of its tokens"),
         },
     ),
     "recoveries": Table(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,8 @@ class Thirds:
 
 
 class Series:
-    """A metric over the steps. Beyond `MAX_BUCKETS` values, neighbours are averaged, so the memory is bounded."""
+    """A metric over the steps. A value counts with the number of steps of its line. Beyond `MAX_BUCKETS` values,
+    neighbours are averaged, so the memory is bounded."""
 
     def __init__(self) -> None:
         self.first: tuple[int, float] | None = None
@@ -40,8 +41,9 @@ class Series:
         self._counts: list[int] = []
         self._width = 1
 
-    def add(self, step: int, value: float) -> None:
-        """Add the value of a step. Values that are not finite are shown but not counted."""
+    def add(self, step: int, value: float, steps: int = 1) -> None:
+        """Add the value of a line that covers `steps` steps up to `step`. Values that are not finite are shown but not
+        counted."""
         self.latest = value
         if not math.isfinite(value):
             return
@@ -49,28 +51,46 @@ class Series:
         self.last = (step, value)
         self.seen += 1
         if self._counts and self._counts[-1] < self._width:
-            self._sums[-1] += value
-            self._counts[-1] += 1
+            self._sums[-1] += value * steps
+            self._counts[-1] += steps
             return
         if len(self._sums) == MAX_BUCKETS:
             self._sums = [a + b for a, b in zip(self._sums[::2], self._sums[1::2], strict=True)]
             self._counts = [a + b for a, b in zip(self._counts[::2], self._counts[1::2], strict=True)]
             self._width *= 2
-        self._sums.append(value)
-        self._counts.append(1)
+        self._sums.append(value * steps)
+        self._counts.append(steps)
 
     def thirds(self) -> Thirds | None:
         """Return the means; None with fewer than three values."""
         if self.seen < 3:
             return None
-        k = len(self._sums) // 3
-        return Thirds(sum(self._sums[:k]) / sum(self._counts[:k]), sum(self._sums[-k:]) / sum(self._counts[-k:]))
+        parts = list(zip(self._sums, self._counts, strict=True))
+        return Thirds(_mean_of_third(parts), _mean_of_third(parts[::-1]))
 
     def points(self, n: int) -> list[float]:
-        """Return at most `n` means of equal parts, for a sparkline."""
-        size = max(1, math.ceil(len(self._sums) / n))
-        starts = range(0, len(self._sums), size)
-        return [sum(self._sums[i : i + size]) / sum(self._counts[i : i + size]) for i in starts]
+        """Return at most `n` means of equally many steps, for a sparkline."""
+        total, at = sum(self._counts), 0
+        n = min(n, total)
+        found = [(0.0, 0.0)] * n
+        for amount, count in zip(self._sums, self._counts, strict=True):
+            begin, end = at * n / total, (at + count) * n / total
+            for part in range(int(begin), min(n, math.ceil(end))):
+                share = min(end, part + 1) - max(begin, part)
+                found[part] = found[part][0] + amount / count * share, found[part][1] + share
+            at += count
+        return [amount / share for amount, share in found if share > 0]
+
+
+def _mean_of_third(parts: Sequence[tuple[float, int]]) -> float:
+    """Return the mean of the first parts that are within a third of all steps, and at least of the first one."""
+    third = sum(count for _, count in parts) / 3
+    amount, steps = parts[0]
+    for more, count in parts[1:]:
+        if steps + count > third:
+            break
+        amount, steps = amount + more, steps + count
+    return amount / steps
 
 
 @dataclass
@@ -112,9 +132,10 @@ class Statistics:
             self.finished = max(self.finished, line.step + 1)
             self.last_time = line.time
             for name, value in line.values.items():
-                self.series.setdefault(name, Series()).add(line.step, float(value))
+                self.series.setdefault(name, Series()).add(line.step, float(value), max(1, line.steps))
             self.staleness |= line.staleness
-            self.left_out += sum(metrics.get("rows_left_out", 0.0) for metrics in line.operators.values())
+            left_out = sum(metrics.get("rows_left_out", 0.0) for metrics in line.operators.values())
+            self.left_out += left_out * line.steps
             for name in self.kept:
                 if name in line.records:
                     now = (line.step, line.records[name])
@@ -202,9 +223,10 @@ def _add(total: RoleTimes, part: RoleTimes) -> None:
 
 
 def _amounts(line: StepMetrics) -> dict[str, float]:
+    """Return the totals of all steps of a line."""
     amounts: dict[str, float] = {}
     for metrics in line.operators.values():
         for name, value in metrics.items():
             if name.endswith("tokens") and math.isfinite(value):
-                amounts[name] = amounts.get(name, 0.0) + value
+                amounts[name] = amounts.get(name, 0.0) + value * line.steps
     return amounts

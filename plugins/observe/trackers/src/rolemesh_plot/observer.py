@@ -38,7 +38,8 @@ class PlotObserver(Observer):
         super().__init__(options)
         need_client("matplotlib", "plot")
         self.run: RunInfo | None = None
-        self.series: dict[str, dict[int, float]] = {}
+        self.series: dict[str, dict[int, tuple[float, int]]] = {}
+        """Name → last step of a line → value, and the number of steps of the line."""
 
     @hookimpl
     def job_started(self, run: RunInfo) -> None:
@@ -58,7 +59,7 @@ class PlotObserver(Observer):
         for name, points in self.series.items():
             value = line.values.get(name)
             if value is not None and math.isfinite(value):
-                points[line.step] = value
+                points[line.step] = value, max(1, line.steps)
 
     @hookimpl
     def missed(self, missed: Missed) -> None:
@@ -80,6 +81,6 @@ class PlotObserver(Observer):
                     Path(self.run.run_dir, f"{name.replace('/', '_')}.png"),
                     title=f"{self.run.name}: {name}",
                     label=name,
-                    points=sorted(points.items()),
-                    window=self.options.window or max(3, len(points) // 6),
+                    points=[(step, *point) for step, point in sorted(points.items())],
+                    window=self.options.window or max(3, sum(steps for _, steps in points.values()) // 6),
                 )

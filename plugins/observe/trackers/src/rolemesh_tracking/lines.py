@@ -49,7 +49,7 @@ def flat(line: StepMetrics, patterns: Sequence[str]) -> Line:
 
     - ``NAME``: a metric of a workload.
     - ``OPERATOR/NAME``: the metric of one operator, if several operators report the name.
-    - ``time/ROLE/computing_s``, ``waiting_s`` and ``blocked_s``: the times of a role.
+    - ``time/ROLE/computing_s``, ``waiting_s`` and ``blocked_s``: the times of a role, per step.
     - ``staleness/EDGE``: the lag of an edge.
 
     An infinite value becomes NaN, as in ``metrics.jsonl``. Values that are no numbers are left out. If a workload's own
@@ -81,7 +81,8 @@ def _named(line: StepMetrics) -> Iterator[tuple[str, object]]:
     for label, metrics in line.operators.items():
         yield from ((f"{label}/{name}", value) for name, value in metrics.items() if reporting[name] > 1)
     for role, times in line.roles.items():
-        yield from ((f"time/{role}/{name}", getattr(times, name)) for name in TIMES)
+        found = ((name, _number(getattr(times, name))) for name in TIMES)
+        yield from ((f"time/{role}/{name}", each / max(1, line.steps)) for name, each in found if each is not None)
     yield from ((f"staleness/{edge}", lag) for edge, lag in line.staleness.items())
 
 
