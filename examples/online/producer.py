@@ -2,7 +2,7 @@
 
 The producer and the broker may be killed. Event n goes to stream n modulo the number of streams, so the last entry of a
 stream says which event comes next. A URL that begins with nats:// names a NATS server instead of a Redis. ``--files
-DIR`` writes the same events as JSON lines instead, for `rolemesh-files`.
+DIR`` writes the same events as JSON lines instead, for the source `files`.
 """
 
 import argparse

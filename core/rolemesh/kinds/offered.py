@@ -1,9 +1,11 @@
-"""Plugins that need not be installed, and what installs them: for messages."""
+"""Plugins and clients that need not be installed, and what installs them: for messages."""
 
 from __future__ import annotations
 
 import shlex
 
+from rolemesh.api.import_ref import find_module
+from rolemesh.errors import PluginError
 from rolemesh.kinds.installed import entry_points, how_to_install
 
 OFFERED = "rolemesh.offered"
@@ -29,7 +31,13 @@ def offered(kind: str) -> dict[str, str]:
 def how_to_get(kind: str, name: str = "") -> str:
     """The command that installs the plugin `name`, or for "" some plugin of the kind; "" if no
     distribution declares what to install."""
-    requirement = offered(kind).get(name, "")
-    if not requirement:
-        return ""
-    return how_to_install(requirement.partition("[")[0], shlex.quote(requirement))
+    wanted = offered(kind).get(name, "")
+    return wanted and how_to_install(wanted.partition("[")[0], shlex.quote(wanted))
+
+
+def need(kind: str, name: str, module: str) -> None:
+    """Raise `PluginError` with what installs the plugin if `module`, which an extra brings, is
+    missing. The module is not imported."""
+    if find_module(module) is None:
+        what = f"{name!r} needs {module}, which is not installed"
+        raise PluginError(what, kind="missing", remedy=how_to_get(kind, name))

@@ -66,10 +66,7 @@ def _import_failed(record: PluginRecord, error: BaseException, where: str | None
     if not record.distribution:
         remedy = "correct it; the path of a file is relative to the job file"
     elif missing and missing.partition(".")[0] != module.partition(".")[0]:
-        remedy = (
-            f"install what provides {missing!r}, or reinstall {record.distribution} "
-            "with its dependencies"
-        )
+        remedy = f"pip install {record.distribution}, or what else provides {missing!r}"
     else:
         again = how_to_install(record.distribution, f"--force-reinstall {record.distribution}")
         remedy = f"{again}, or use another {kind_named(record.kind).singular}"

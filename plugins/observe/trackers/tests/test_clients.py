@@ -25,10 +25,8 @@ def test_an_observer_without_its_client_names_the_extra(target: str, monkeypatch
     module, extra = CLIENTS[target]
     package, _, name = target.partition(":")
     observer = getattr(import_module(package), name)
-    for known in [each for each in sys.modules if each == module or each.startswith(f"{module}.")]:
-        monkeypatch.delitem(sys.modules, known)
-    monkeypatch.setattr(sys, "path", [])
-    monkeypatch.setattr(sys, "meta_path", [])
+    for missing in (module, module.partition(".")[0]):
+        monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(PluginError) as caught:
         observer(observer.Options.model_construct())
     assert caught.value.remedy == f"pip install 'rolemesh-trackers[{extra}]'"

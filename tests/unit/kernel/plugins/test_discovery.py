@@ -10,7 +10,7 @@ import pytest
 from rolemesh.api.import_ref import find_module
 from rolemesh.errors import PluginError
 from rolemesh.kinds import kinds
-from rolemesh.kinds.offered import how_to_get, offered
+from rolemesh.kinds.offered import how_to_get, need, offered
 from rolemesh.plugins.discovery import PluginRecord, discover, find, resolve
 
 Install = Callable[..., Path]
@@ -196,3 +196,11 @@ def test_the_repository_offers_its_plugins_and_kinds_each_with_its_distribution(
 def test_a_verb_and_an_engine_that_are_not_installed_name_an_extra() -> None:
     assert how_to_get("commands", "status") == how_to_get("engines") == "pip install 'rolemesh[local]'"
     assert how_to_get("commands", "unheard-of") == ""
+
+
+def test_a_plugin_without_its_client_names_the_extra_that_its_distribution_offers(install: Install) -> None:
+    install("their", "1.0", {"offered": {"sources.theirs": "their:client"}})
+    need("sources", "theirs", "json.decoder")
+    with pytest.raises(PluginError, match=r"'theirs' needs no_client\.of_theirs, which is not installed") as caught:
+        need("sources", "theirs", "no_client.of_theirs")
+    assert caught.value.remedy == "pip install 'their[client]'"

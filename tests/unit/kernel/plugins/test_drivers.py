@@ -48,7 +48,7 @@ def test_a_failing_import_names_distribution_version_cause_and_line(install: Ins
         "the workload 'bad' (bad 2.3) cannot be imported from bad_plugin:Bad: ModuleNotFoundError: "
         f"No module named 'no_such_thing' ({site}/bad_plugin.py:2)"
     )
-    assert error.remedy == "install what provides 'no_such_thing', or reinstall bad with its dependencies"
+    assert error.remedy == "pip install bad, or what else provides 'no_such_thing'"
 
 
 @pytest.mark.parametrize(

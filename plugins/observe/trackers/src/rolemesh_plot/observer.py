@@ -10,9 +10,9 @@ from pydantic import BaseModel, Field
 
 from rolemesh.api.observer import Missed, Observer, RunInfo, StepMetrics
 from rolemesh.hookspecs import hookimpl
+from rolemesh.kinds.offered import need
 from rolemesh.runs.jsonl import read_metrics
 from rolemesh.runs.run import METRICS_FILE
-from rolemesh_tracking.clients import need_client
 
 __all__ = ["PlotObserver", "PlotOptions"]
 
@@ -36,7 +36,7 @@ class PlotObserver(Observer):
 
     def __init__(self, options: PlotOptions) -> None:
         super().__init__(options)
-        need_client("matplotlib", "plot")
+        need("observers", "plot", "matplotlib")
         self.run: RunInfo | None = None
         self.series: dict[str, dict[int, tuple[float, int]]] = {}
         """Name → last step of a line → value, and the number of steps of the line."""

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from rolemesh.api.observer import Event, JobStatus, Missed, Observer, RunInfo, StepMetrics
 from rolemesh.hookspecs import hookimpl
-from rolemesh_tracking.clients import need_client
+from rolemesh.kinds.offered import need
 from rolemesh_tracking.config import Plain, config
 from rolemesh_tracking.cursor import FOLDER, Cursor, read_cursor, write_cursor
 from rolemesh_tracking.lines import Line, Note, flat, note
@@ -56,7 +56,7 @@ class Tracker(Observer, ABC):
     def __init__(self, options: Any, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__(options)
         if self.client:
-            need_client(self.client, self.service)
+            need("observers", self.service, self.client)
         self._now = now
         self._run: RunInfo | None = None
         self._forget()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 from zlib import crc32
 
 import msgspec
@@ -55,6 +55,10 @@ class Source(Plugin, ABC):
     No method waits for records: a rank that got none asks again. A method that fails raises `SourceError` with place
     and remedy.
     """
+
+    needs: ClassVar[str] = ""
+    """Module that an extra brings. Without it a job does not start; the error names the extra, from the entry-point
+    group ``rolemesh.offered``. "" for none."""
 
     def open(self, reader: Reader) -> None:
         """Connect, and look whether the source is there. The rank calls this once, before all other methods."""

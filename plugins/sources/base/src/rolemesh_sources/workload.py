@@ -16,6 +16,7 @@ from rolemesh.api.batch import Batch, Gathered, Shard
 from rolemesh.api.partition import Split
 from rolemesh.api.workload import RankContext, State, Workload, operator
 from rolemesh.errors import OptionsError, nearest
+from rolemesh.kinds.offered import need
 from rolemesh_sources import Offset, Reader, Source, SourceError
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class SourceWorkload(Workload):
 
     @classmethod
     def check_flow(cls, options: SourceOptions, role: str, job: CheckedJob) -> None:
-        """See `Workload.check_flow`: the job file must list the source."""
+        """See `Workload.check_flow`: the job file must list the source, and what it needs must be installed."""
         listed = [name for kind, name in job.declared if kind == "sources"]
         if options.source not in listed:
             what = f"the job file has no source {options.source!r}"
@@ -69,6 +70,9 @@ class SourceWorkload(Workload):
                 else f"write plugins: {{sources: [{{use: {options.source}}}]}}"
             )
             raise OptionsError(what, where="source", remedy=remedy)
+        source = job.declared["sources", options.source]
+        if source.cls.needs:
+            need("sources", source.record.name, source.cls.needs)
 
     def setup(self, ctx: RankContext[SourceOptions]) -> None:
         """See `Workload.setup`."""

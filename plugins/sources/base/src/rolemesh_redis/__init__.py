@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
-from rolemesh_redis.client import StreamsClient, StreamsOptions
 from rolemesh_sources import Reader
-from rolemesh_sources.brokers import BrokerOptions, BrokerSource, server_url
+from rolemesh_sources.brokers import BrokerClient, BrokerOptions, BrokerSource, server_url
 
 __all__ = ["RedisOptions", "RedisSource"]
 
@@ -57,9 +57,12 @@ class RedisSource(BrokerSource):
 
     Options = RedisOptions
     options: RedisOptions
+    needs: ClassVar[str] = "redis"
 
-    def client(self, reader: Reader) -> StreamsClient:
+    def client(self, reader: Reader) -> BrokerClient:
         """See `BrokerSource.client`."""
+        from rolemesh_redis.client import StreamsClient, StreamsOptions
+
         options = self.options
         ca = None if options.ca is None else str(Path(reader.base, options.ca))
         return StreamsClient(

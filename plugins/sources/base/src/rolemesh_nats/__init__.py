@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
-from rolemesh_nats.client import JetStreamClient, JetStreamOptions
 from rolemesh_sources import Reader
-from rolemesh_sources.brokers import BrokerOptions, BrokerSource, server_url
+from rolemesh_sources.brokers import BrokerClient, BrokerOptions, BrokerSource, server_url
 
 __all__ = ["NatsOptions", "NatsSource"]
 
@@ -58,9 +57,12 @@ class NatsSource(BrokerSource):
 
     Options = NatsOptions
     options: NatsOptions
+    needs: ClassVar[str] = "nats"
 
-    def client(self, reader: Reader) -> JetStreamClient:
+    def client(self, reader: Reader) -> BrokerClient:
         """See `BrokerSource.client`."""
+        from rolemesh_nats.client import JetStreamClient, JetStreamOptions
+
         options = self.options
         paths = (None if path is None else str(Path(reader.base, path)) for path in (options.credentials, options.ca))
         newest = options.start == "newest"

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rolemesh_sources import Reader, SourceError
 from rolemesh_sources.brokers import BrokerSource
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 class Reading:
