@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 DISTRIBUTIONS = [ROOT, *sorted(path.parent for path in ROOT.glob("plugins/*/*/pyproject.toml"))]
 PLUGINS = DISTRIBUTIONS[1:]
-LIBRARIES = ("checkpoint", "notebook", "processes", "runtime", "torch", "training")
+LIBRARIES = ("checkpoint", "processes", "runtime", "torch", "training")
 """Distributions for authors of plugins. No job selects them."""
 
 
