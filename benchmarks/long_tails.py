@@ -95,7 +95,7 @@ def measured(run_dir: Path, warm: int, steps: int) -> dict[str, float]:
     noted: dict[str, Any] = times(run_dir)["trainer-0"]
     span = slice(warm, warm + steps)
     seconds = noted["began"][warm + steps] - noted["began"][warm]
-    failed = sum(json.loads(line).get("sums", {}).get("conversations_failed", 0) for line in _lines(run_dir))
+    failed = sum(json.loads(line).get("conversations_failed", 0) for line in _lines(run_dir))
     if failed:
         raise BenchmarkError(f"{failed:g} conversations have failed")
     found = {name: sum(noted[name][span]) / seconds for name in ("turns", "rows")}
