@@ -1,10 +1,12 @@
-"""Import a plugin, and check the imported class."""
+"""Import a plugin through stevedore, and check the imported class."""
 
 from __future__ import annotations
 
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import msgspec
+from stevedore.driver import DriverManager
 
 from rolemesh.api.import_ref import ImportRef
 from rolemesh.errors import PluginError, RolemeshError
@@ -13,6 +15,22 @@ from rolemesh.kinds import kind_named
 from rolemesh.kinds.installed import how_to_install
 from rolemesh.plugins.contract import breaches
 from rolemesh.plugins.discovery import PluginRecord
+
+
+class _OneEntryPoint(DriverManager):  # type: ignore[misc]
+    """stevedore's driver for one known entry point.
+
+    By itself stevedore would list the group again, from a cache on disk that lacks the
+    distributions' names and may be older than the last installation. Here it gets the record's own
+    entry point.
+    """
+
+    def __init__(self, point: EntryPoint) -> None:
+        self._point = point
+        super().__init__(point.group, point.name)
+
+    def list_entry_points(self) -> list[EntryPoint]:
+        return [self._point]
 
 
 def load(record: PluginRecord, where: str | None = None) -> type[Any]:
@@ -40,7 +58,7 @@ def imported(record: PluginRecord, where: str | None = None) -> type[Any]:
         if not record.distribution:
             (code := ImportRef(record.target)).check()
             return code.resolve()  # type: ignore[no-any-return]
-        return record.entry_point.load()  # type: ignore[no-any-return]
+        return _OneEntryPoint(record.entry_point).extensions[0].plugin  # type: ignore[no-any-return]
     except (Exception, SystemExit) as error:
         raise _import_failed(record, error, where) from error
 

@@ -23,7 +23,7 @@ def test_importing_it_imports_nothing_else_and_using_it_nothing_heavy() -> None:
         "print(sorted(m for m in set(sys.modules) - before if m.split('.')[0] != 'importlib'))\n"
         "loading = {'CheckedJob', 'Job'}  # they load plugins\n"
         "[getattr(rolemesh, name) for name in rolemesh.__all__ if name not in loading]\n"
-        "print(sorted({'ray', 'torch', 'vllm', 'transformers', 'sqlalchemy'} & set(sys.modules)))"
+        "print(sorted({'ray', 'torch', 'vllm', 'transformers', 'sqlalchemy', 'stevedore'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     first, second = done.stdout.splitlines()

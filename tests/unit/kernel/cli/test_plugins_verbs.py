@@ -131,7 +131,7 @@ def test_every_reference_of_the_schema_is_defined(rolemesh: Rolemesh) -> None:
     assert references <= definitions.keys()
 
 
-HEAVY = {"ray", "torch", "vllm", "transformers", "numpy", "sqlalchemy", "zmq", "yaml", "pluggy"}
+HEAVY = {"ray", "torch", "vllm", "transformers", "numpy", "sqlalchemy", "zmq", "yaml", "stevedore", "pluggy"}
 
 
 @pytest.fixture

@@ -41,6 +41,16 @@ def test_one_of_two_distributions_with_one_name_is_loaded_as_asked(install: Inst
     assert load(record("two:same")).__module__ == "two_plugin"
 
 
+def test_a_plugin_installed_a_moment_ago_is_loaded_whatever_stevedore_has_cached(
+    install: Install, toy_source: str
+) -> None:
+    from stevedore import ExtensionManager
+
+    ExtensionManager("rolemesh.workloads", invoke_on_load=False, on_load_failure_callback=lambda *_: None)
+    install("fresh", "1.0", {"workloads": {"fresh": "fresh_plugin:Toy"}}, fresh_plugin=toy_source)
+    assert load(record("fresh")).__module__ == "fresh_plugin"
+
+
 def test_a_failing_import_names_distribution_version_cause_and_line(install: Install) -> None:
     site = install("bad", "2.3", {"workloads": {"bad": "bad_plugin:Bad"}}, bad_plugin="\nimport no_such_thing\n")
     error = refused("bad")
