@@ -88,7 +88,8 @@ class Chaos(RunOption):
                 file=sys.stderr,
             )
             return EXIT_DONE
-        print("the run with failures ended exactly as the undisturbed one: state_sha256 is equal for every role")
+        equal = "the run with failures ended exactly as the undisturbed one: state_sha256 is equal for every role"
+        print(equal, flush=True)  # before what other options say on stderr
         return EXIT_DONE
 
 

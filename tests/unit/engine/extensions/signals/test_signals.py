@@ -40,9 +40,9 @@ time.sleep(60)
 """
 
 HANDLES = f"""
-import signal, time
-signal.signal(signal.SIGTERM, lambda *_: print("SIGTERM", flush=True))
-signal.signal({REPLACED}, lambda *_: print("REPLACED", flush=True))
+import os, signal, time
+signal.signal(signal.SIGTERM, lambda *_: os.write(1, b"SIGTERM\\n"))  # one signal may interrupt the other's handler
+signal.signal({REPLACED}, lambda *_: os.write(1, b"REPLACED\\n"))
 print("ready", flush=True)
 time.sleep(60)
 """
