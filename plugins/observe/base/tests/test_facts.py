@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import Any, get_args
 
+import msgspec
 import pytest
 
 from rolemesh.api.observer import Event, StepMetrics
@@ -19,9 +20,12 @@ from rolemesh_facts import RunFacts
 from rolemesh_facts.advice import HINDRANCES, Evidence, Old, advice
 from rolemesh_facts.edge_states import EdgeState, edge_states
 from rolemesh_facts.recoveries import Story, stories
+from rolemesh_facts.row_meaning import meaning
 from rolemesh_facts.series import centred, exponential, thinned
 from rolemesh_facts.time_use import EdgeUse, Use, use_of
 from rolemesh_recorder.lines import Account, FlowEdge, FlowFile, FlowOp
+from rolemesh_recorder.reading import latest_rows
+from rolemesh_recorder.rows import Row, rows_folder
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\x00\xff", b"[]", b'{"a": 1}\n{"b"', b"null\n"])
@@ -195,6 +199,27 @@ def test_advice_begins_above_its_limits() -> None:
         ("informative_groups", 0.67, 0.66),
     ):
         assert [len(said(metrics={name: ([0], [value])})) for value in (well, bad, math.nan, 7.0)] == [0, 1, 0, 0], name
+
+
+def test_advice_counts_the_newest_kept_rows(tmp_path: Path) -> None:
+    def said(columns: dict[str, Any], **metrics: Any) -> list[str]:
+        rows = [{"ended": "finished", "others": [], "reward": 1.0}] * 7 + [columns] * 3
+        folder = rows_folder(tmp_path, "agent", 0)
+        folder.mkdir(parents=True, exist_ok=True)
+        kept = (Row(0, "agent.converse", at, each) for at, each in enumerate(rows))
+        (folder / "000000.jsonl").write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in kept))
+        found = [meaning(row.columns) for row in latest_rows(tmp_path)]
+        return [f"{each.title}: {each.why}" for each in advice(Evidence({}, [], [], metrics, rows=found))]
+
+    assert said({"ended": "finished"}) == []
+    (cut,) = said({"ended": "truncated"})
+    assert cut == "samples are cut off: 3 of the newest 10 kept rows are of this kind"
+    assert said({"ended": "truncated"}, truncated=([0], [0.1])) == [], "the metric covers all rows"
+    assert said({"error": "refused"}) == [
+        "samples or their tools fail: 3 of the newest 10 kept rows are of this kind: refused"
+    ]
+    assert [each.split(":")[0] for each in said({"text": ""})] == ["completions are empty"]
+    assert said({"reward": "nan"})[0].endswith("kind: reward")
 
 
 def test_advice_compares_sampler_and_trainer_where_the_weights_are_the_newest() -> None:

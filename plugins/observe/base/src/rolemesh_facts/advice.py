@@ -9,6 +9,7 @@ from typing import NamedTuple
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_facts.edge_states import EdgeState
 from rolemesh_facts.recoveries import Story
+from rolemesh_facts.row_meaning import FAULTS, Meaning
 from rolemesh_facts.series import Points
 from rolemesh_facts.time_use import EdgeUse, Use, overall
 from rolemesh_recorder.lines import FlowFile
@@ -26,7 +27,13 @@ DEGENERATE = 1 / 3
 DISAGREEING = 0.05
 """Mean difference of a token's log-probability, in nats. The same weights in bfloat16 and float32 came to 0.02."""
 LATEST = 20
-
+FAULTY = {
+    "truncated": (TRUNCATED, "samples are cut off", "raise the limit of tokens, or shorten the task"),
+    "failed": (0.1, "samples or their tools fail", "look at them on the page Rows, with the filter failed"),
+    "empty": (0.1, "completions are empty", "look at the prompts, and at what ends a completion"),
+    "no number": (0.0, "rows have NaN, infinity or nothing as a number", "look at the operator that made the column"),
+}
+"""Share of rows above which a fault counts, words for it, and a remedy, by names of faults."""
 
 HINDRANCES = {
     "calling": ("waits for answers to its calls", "give the role that it calls more ranks"),
@@ -58,13 +65,14 @@ class Old(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """Everything that the rules look at."""
+    """Everything that the rules look at. `rows` are the newest kept rows."""
 
     uses: Mapping[RankRef, Use]
     edges: Sequence[EdgeUse]
     stories: Sequence[Story]
     metrics: Mapping[str, Points]
     old: Sequence[Old] = ()
+    rows: Sequence[Meaning] = ()
 
 
 def advice(evidence: Evidence) -> list[Advice]:
@@ -196,7 +204,7 @@ def _restarts(evidence: Evidence) -> Iterator[Advice]:
 
 def _samples(evidence: Evidence) -> Iterator[Advice]:
     for name, limit, title, remedy in (
-        ("truncated", TRUNCATED, "samples are cut off", "raise the limit of tokens, or shorten the task"),
+        ("truncated", *FAULTY["truncated"]),
         ("degenerate_groups", DEGENERATE, "groups teach nothing", "choose easier or harder tasks, or more samples"),
         ("informative_groups", DEGENERATE, "groups teach nothing", "choose easier or harder tasks, or more samples"),
     ):
@@ -207,6 +215,21 @@ def _samples(evidence: Evidence) -> Iterator[Advice]:
             bad = 1 - mean if name == "informative_groups" else mean
             if limit < bad <= 1:
                 yield Advice(title, f"`{name}` is {mean:.0%} in the last {len(latest)} lines", remedy, bad)
+
+
+def _rows(evidence: Evidence) -> Iterator[Advice]:
+    """Look at the newest kept rows, for what no metric says."""
+    rows = evidence.rows
+    for name, (limit, title, remedy) in FAULTY.items():
+        found = [row for row in rows if FAULTS[name](row)]
+        if found and len(found) > limit * len(rows) and name not in evidence.metrics:
+            said = next((row.error or row.odd for row in found if row.error or row.odd), None)
+            yield Advice(
+                title,
+                f"{len(found)} of the newest {len(rows)} kept rows are of this kind{f': {said}' if said else ''}",
+                remedy,
+                len(found) / len(rows),
+            )
 
 
 def _disagreement(evidence: Evidence) -> Iterator[Advice]:
@@ -225,4 +248,4 @@ def _disagreement(evidence: Evidence) -> Iterator[Advice]:
             )
 
 
-RULES = (_idle_behind, _as_old_as_allowed, _snapshots, _stragglers, _restarts, _samples, _disagreement)
+RULES = (_idle_behind, _as_old_as_allowed, _snapshots, _stragglers, _restarts, _samples, _rows, _disagreement)

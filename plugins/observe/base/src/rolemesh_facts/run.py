@@ -22,11 +22,12 @@ from rolemesh_facts.lanes import columns, lane
 from rolemesh_facts.marks import Mark, marks
 from rolemesh_facts.pieces import Piece, flat, stretches
 from rolemesh_facts.recoveries import Story, stories
+from rolemesh_facts.row_meaning import meaning
 from rolemesh_facts.series import Collected, Points, read_values, thinned
 from rolemesh_facts.sizes import sizes_at
 from rolemesh_facts.time_use import EdgeUse, Use, by_role, edge_uses, reached_step, use_of
 from rolemesh_recorder.lines import FlowFile, Line, Stretch
-from rolemesh_recorder.reading import kept_rows, read_flow, read_record, record_ends, recorded_ranks
+from rolemesh_recorder.reading import kept_rows, latest_rows, read_flow, read_record, record_ends, recorded_ranks
 from rolemesh_recorder.rows import Row
 from rolemesh_runtime.run_files import content_in, names_in
 
@@ -319,7 +320,8 @@ class RunFacts:
         last = self.last_metrics()
         edges = edge_uses(flow, uses) if flow else []
         old = old_values(flow, edge_states(flow, uses, last.staleness if last else {})) if flow else []
-        return advice(Evidence(uses, edges, self.stories(), self.series(), old))
+        said = [meaning(row.columns) for row in latest_rows(self.path)]
+        return advice(Evidence(uses, edges, self.stories(), self.series(), old, said))
 
 
 def _message(result: Mapping[str, Any]) -> str:

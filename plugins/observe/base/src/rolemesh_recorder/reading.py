@@ -22,6 +22,7 @@ __all__ = [
     "kept_rows",
     "latest_head",
     "latest_lines",
+    "latest_rows",
     "read_accounts",
     "read_flow",
     "read_record",
@@ -33,6 +34,8 @@ _ROW = msgspec.json.Decoder(Row)
 ACCOUNT = b'{"k":"account"'
 TAIL_BYTES = 32_768
 """Bytes at the end of a record that have its last account."""
+LATEST_BYTES = 4 << 20
+"""Bytes of kept rows that `latest_rows` reads, divided among the ranks."""
 
 
 def read_flow(run_dir: Path) -> FlowFile | None:
@@ -193,6 +196,20 @@ def kept_rows(run_dir: Path) -> Iterator[tuple[RankRef, Row]]:
             for _, _, row in read_rows(path):
                 if row is not None:
                     yield ref, row
+
+
+def latest_rows(run_dir: Path) -> list[Row]:
+    """Return the newest kept rows of all ranks: those at the end of each rank's newest file."""
+    newest = dict(kept_files(run_dir))
+    found = []
+    for path in newest.values():
+        with suppress(OSError), open_recorded(path) as file:
+            size = file.seek(0, 2)
+            begin = max(0, size - LATEST_BYTES // len(newest))
+            file.seek(begin)
+            lines = file.read(size - begin).split(b"\n")[bool(begin) : -1]  # the first one may lack its beginning
+            found += [row for line in lines if (row := decode_row(line)) is not None]
+    return found
 
 
 def decode_row(line: bytes) -> Row | None:

@@ -21,10 +21,11 @@ from rolemesh_facts.critical import Critical, critical_path
 from rolemesh_facts.edge_states import EdgeState, edge_states
 from rolemesh_facts.finding import hindrance, may_read
 from rolemesh_facts.pieces import flat, stretches
+from rolemesh_facts.row_meaning import meaning
 from rolemesh_facts.sizes import sizes_at
 from rolemesh_facts.time_use import EdgeUse, Use, edge_uses, overall, reached_step, use_of
 from rolemesh_recorder.lines import RECORD_DIR
-from rolemesh_recorder.reading import latest_lines
+from rolemesh_recorder.reading import latest_lines, latest_rows
 from rolemesh_runtime.lock import is_held
 from rolemesh_view.ahead_of_record import Beginning, beginnings, phases, should_write
 from rolemesh_view.last_write import QUIET_S, LastWrite
@@ -206,7 +207,8 @@ def _look(facts: RunFacts) -> Look:
     last = facts.last_metrics()
     states = edge_states(flow, recent, last.staleness if last else {}) if flow else []
     old = old_values(flow, states) if flow else []
-    found = advice(Evidence(uses, edges, facts.stories(), facts.series(), old))
+    said = [meaning(row.columns) for row in latest_rows(path)]
+    found = advice(Evidence(uses, edges, facts.stories(), facts.series(), old, said))
     rates, seconds = _rates(recent), (until - recent_since) / 1e6
     return Look(since, until, uses, _by_role(uses), edges, critical, found, rates, states, seconds, sizes)
 
