@@ -33,7 +33,7 @@ def flow(run: Viewed, query: Any) -> dict[str, Any]:
     critical = [each for each in look.critical.stations[:SHOWN] if each.share >= LEAST] if look.critical else []
     drawn = {kind for role, use in look.roles.items() for kind, _, _ in bars(use, found, role)}
     return {
-        "reads": seen is None or ahead is None,
+        **run.reading(seen, ahead),
         "beginnings": run.beginnings(),
         "picture": picture(found, look) if found else None,
         "edges": edge_rows(found, look) if found else [],

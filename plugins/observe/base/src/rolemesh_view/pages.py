@@ -169,7 +169,7 @@ def _job_file(run: Viewed, query: Query) -> dict[str, Any]:
 
 def _advice(run: Viewed, query: Query) -> dict[str, Any]:
     look = run.look_soon()
-    return {"found": look.advice if look else [], "reads": look is None, "recorded": bool(run.facts.ranks())}
+    return {"found": look.advice if look else [], "recorded": bool(run.facts.ranks()), **run.reading(look)}
 
 
 def _events(run: Viewed, query: Query) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rolemesh.api.observer import StepMetrics
 from rolemesh.api.rank_ref import RankRef
@@ -41,6 +41,8 @@ RECENT_STEPS = 5
 """Number of steps that rates cover, if they fit into `WINDOW_S`."""
 SOON_S = 0.15
 """Seconds that a page waits for the first look at a run."""
+AWAITED_S = 600.0
+"""Maximum number of seconds that predictions wait for the look from which they follow."""
 LACKS_S = 0.03
 """Seconds that the first page waits for what the viewer cannot read. Later pages have it."""
 USE_RANKS, CRITICAL_RANKS = 1024, 256
@@ -67,6 +69,8 @@ class Look(NamedTuple):
     states: Sequence[EdgeState] = ()
     recent_s: float = RECENT_S
     sizes: Mapping[str, int] = {}
+    age: float = 0.0
+    """Seconds since the records were read, if they have changed since then."""
 
 
 class Ahead(NamedTuple):
@@ -76,6 +80,7 @@ class Ahead(NamedTuple):
     resizes: Sequence[tuple[Resize, float | None]]
     silent: Sequence[str] = ()
     """Roles without an account, which keep the model from a forecast."""
+    age: float = 0.0
 
 
 class Whole(NamedTuple):
@@ -104,14 +109,14 @@ class Viewed:
         self._lacks = Renewed(lambda: hindrance(path), self._version)
         self._age = Renewed(LastWrite(path).age)
         self._predicted: dict[int, float | None] = {}
-        self._ahead = Renewed(lambda: _ahead(ahead, self.look(), self._predicted), self._version)
+        self._ahead = Renewed(lambda: _ahead(ahead, self._look.get(AWAITED_S), self._predicted), self._version)
 
     def live(self) -> bool:
         """Return whether a process of the job is alive on this machine. A copied folder is never alive."""
         return is_held(self.path) and not self.facts.result()
 
     def _version(self) -> object:
-        """Return what changes with the run's folder, and once a minute; None while the run is alive here."""
+        """Return what changes with the run's folder; None while the run is alive here."""
         if self.live():
             return None
         stamps = []
@@ -119,7 +124,7 @@ class Viewed:
             with suppress(OSError):
                 found = (self.path / name).stat()
                 stamps.append((name, found.st_mtime_ns, found.st_size))
-        return int(time.monotonic() // 60), stamps
+        return stamps
 
     def state(self) -> str:
         """Return the state in a word: the result's status, ``running``, ``died``, or ``new``."""
@@ -137,11 +142,11 @@ class Viewed:
 
     def lacks_soon(self) -> str:
         """Return in words what of the run the viewer cannot read; "" for nothing, and as long as it is not known."""
-        return self._lacks.get_within(LACKS_S) or ""
+        return self._lacks.get_within(LACKS_S)[0] or ""
 
     def quiet_s(self) -> float:
         """Return for how many seconds nothing has been written; 0 for less than `QUIET_S`, and while no rank should."""
-        age = self._age.get_within(LACKS_S) if self.live() else None
+        age = self._age.get_within(LACKS_S)[0] if self.live() else None
         return age if age is not None and age >= QUIET_S and should_write(self.facts.events()) else 0.0
 
     def beginnings(self) -> list[Beginning]:
@@ -161,11 +166,22 @@ class Viewed:
 
     def look_soon(self) -> Look | None:
         """Return the latest look, but do not wait long for the first one: None if the record is large."""
-        return self._look.get_within(SOON_S)
+        look, age = self._look.get_within(SOON_S)
+        return look._replace(age=age) if look is not None else None
 
     def ahead_soon(self) -> Ahead | None:
         """Return the latest predictions; None if there are none yet and the record is large."""
-        return self._ahead.get_within(SOON_S)
+        ahead, age = self._ahead.get_within(SOON_S)
+        return ahead._replace(age=age) if ahead is not None else None
+
+    def reading(self, *shown: Look | Ahead | None) -> dict[str, Any]:
+        """Return what a page says of `shown`.
+
+        `age`: its age in seconds; 0 unless it is out of date. `reads`: something is missing, or is from before the end
+        of the run.
+        """
+        age = max((each.age for each in shown if each is not None), default=0.0)
+        return {"reads": None in shown or (age > 0 and not self.live()), "age": age}
 
     def whole(self) -> Whole:
         """Return the latest extent of the record; up to now while a rank that has a record starts again."""
