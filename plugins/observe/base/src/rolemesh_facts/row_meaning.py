@@ -1,4 +1,4 @@
-"""What a kept row says about its sample, whatever its columns are called. Pure.
+"""The meaning of a kept row for its sample, whatever its columns are called. Pure.
 
 The names are those of our own plugins, and of rows as TRL, verl, verifiers, slime, NeMo RL and Gymnasium have them.
 """
@@ -27,7 +27,7 @@ WORDS: Final = {
     "turns tokens seconds",
     "failed": "failed failure error has_error abort aborted exception crashed cancelled content_filter",
 }  # fmt: skip
-"""What the columns `ENDS` say, by what it means. A word that begins with ``max_`` means "truncated", too."""
+"""Words in the columns `ENDS`, by their meaning. A word that begins with ``max_`` means "truncated", too."""
 _ENDS: Final = {word: end for end, words in WORDS.items() for word in words.split()}
 
 ERRORS: Final = ("error", "errors", "exception", "failure", "failed", "traceback", "tool_error", "tool_errors")
@@ -57,7 +57,7 @@ _ODD: Final = ("nan", "inf", "-inf")
 
 
 class Meaning(NamedTuple):
-    """What a row says about its sample. None stands for what it does not say.
+    """The meaning of a row. None stands for what the row does not say.
 
     - `end`: "finished", "truncated", "failed", or the row's own word if it is another one.
     - `error`: what went wrong: in the sample, in its judgement, or in a tool that it called.
@@ -84,7 +84,7 @@ FAULTS: Final[Mapping[str, Callable[[Meaning], bool]]] = {
     "empty": lambda said: said.empty,
     "no number": lambda said: said.odd is not None,
 }
-"""What may be wrong with a row, by name."""
+"""Faults of a row, by name."""
 
 
 def meaning(columns: Mapping[str, Any]) -> Meaning:
