@@ -83,7 +83,7 @@ def test_a_folder_that_does_not_answer_before_the_first_listing_is_named_and_the
     client = TestClient(
         application(Runs(tmp_path), Access("t")), "http://127.0.0.1", headers={"authorization": "Bearer t"}
     )
-    rows = r'<a href="./run/(.*?)/flow">.*?<span class="state ">(.*?)</span>'
+    rows = r'<a href="./run/(.*?)/overview">.*?<span class="state ">(.*?)</span>'
     try:
         for limit_s in (2.0, 600.0):  # it waits only once
             monkeypatch.setattr(patience, "ROW_S", limit_s)

@@ -159,7 +159,7 @@ def test_the_link_with_the_token_leads_to_the_page_without_it(runs: Runs) -> Non
     assert page.history[0].headers["location"] == "./rows?step=3", "a proxy may show the viewer below a prefix"
     assert client.get("/").status_code == 200
     first = client.get("/run/ended")
-    assert (first.status_code, first.history[0].headers["location"]) == (200, "./ended/flow")
+    assert (first.status_code, first.history[0].headers["location"]) == (200, "./ended/overview")
 
 
 def test_a_link_opens_one_browser_and_no_page_shows_its_secrets(runs: Runs) -> None:
@@ -198,8 +198,8 @@ def test_the_page_of_the_flow_has_queue_credits_and_rates_of_each_edge(client: T
 def test_metrics_of_two_runs_are_on_one_axis(client: TestClient) -> None:
     answer = client.get("/run/ended/data/metrics?name=loss&with=killed,none&smoothing=centred&strength=3").json()
     assert (answer["runs"], answer["steps"]) == (["ended", "killed"], list(range(10)))
-    assert answer["values"][0][0] == 1.0
-    assert answer["values"][0][1] == pytest.approx((1 + 1 / 2 + 1 / 3) / 3)
+    assert answer["raw"][0][:2] == [1.0, 0.5]
+    assert answer["smooth"][0][1] == pytest.approx((1 + 1 / 2 + 1 / 3) / 3), "beside the values themselves"
 
 
 def test_the_tokens_of_a_row_are_coloured_by_the_difference_of_log_probabilities(client: TestClient) -> None:

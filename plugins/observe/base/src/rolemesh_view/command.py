@@ -80,7 +80,7 @@ def command(
     listening = _listen(host, port)
     bound = listening.getsockname()[1]
     shown = f"[{host}]" if ":" in host else host
-    path = f"/run/{quote(_name(chosen), safe='')}/flow" if chosen else "/"
+    path = f"/run/{quote(_name(chosen), safe='')}/overview" if chosen else "/"
     access, address = Access(), f"http://{shown}:{bound}{path}"
     _print_address(access, address)
     print_text("Ctrl-C ends the viewer, not the job")

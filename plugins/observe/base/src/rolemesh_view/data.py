@@ -16,6 +16,7 @@ from rolemesh_facts.pieces import Piece
 from rolemesh_facts.series import centred, exponential, thinned
 from rolemesh_recorder.lines import Line
 from rolemesh_recorder.reading import read_accounts, record_bytes
+from rolemesh_view.axis import marks_of, places_of
 from rolemesh_view.text import shown
 from rolemesh_view.viewed import Runs, Viewed
 
@@ -101,36 +102,45 @@ def lanes(run: Viewed, runs: Runs, query: Query) -> bytes:
 
 
 def metrics(run: Viewed, runs: Runs, query: Query) -> bytes:
-    """Return one metric of this run and others: names of runs, steps, and a list of values per run. NaN is null."""
+    """Return one metric of this run and others: names of runs, places on the axis, and two lists of values per run.
+
+    `raw` has the values themselves, and `smooth` the smoothed ones; it is empty without smoothing. NaN is null.
+    `marks` has the failures and resizes of this run, as (place on the axis, text).
+    """
     name, smoothing = query.get("name", ""), query.get("smoothing", "")
-    strength = _int(query, "strength", 0)
+    strength, along = _int(query, "strength", 0), query.get("axis", "")
     chosen = [run]
     for other in query.get("with", "").split(","):
         found = runs.find(other) if other else None
         if found is not None and found not in chosen:
             chosen.append(found)
-    lines = []
+    raw, smooth = [], []
     for each in chosen[:MOST_RUNS]:
         each.facts.metrics()
         steps, values = each.facts.points(name)
-        smooth = _smooth(values, smoothing, strength)
-        lines.append((each.name, dict(zip(*thinned((steps, smooth), MOST_POINTS), strict=True))))
-    axis = sorted({step for _, points in lines for step in points})
+        places = places_of(each.facts, steps, along)
+        raw.append(dict(zip(*thinned((places, values), MOST_POINTS), strict=True)))
+        smoothed = _smooth(values, smoothing, strength)
+        smooth.append(dict(zip(*thinned((places, smoothed), MOST_POINTS), strict=True)) if smoothed else {})
+    axis = sorted({place for points in (*raw, *smooth) for place in points})
     return msgspec.json.encode(
         {
-            "runs": [name for name, _ in lines],
+            "runs": [each.name for each in chosen[:MOST_RUNS]],
             "steps": axis,
-            "values": [[_plain(points.get(step)) for step in axis] for _, points in lines],
+            "raw": [[_plain(points.get(place)) for place in axis] for points in raw],
+            "smooth": [[_plain(points.get(place)) for place in axis] for points in smooth] if any(smooth) else [],
+            "marks": marks_of(run.facts, along),
         }
     )
 
 
 def _smooth(values: list[float], how: str, strength: int) -> list[float]:
-    if how == "centred" and strength > 1:
+    """Return smoothed values; nothing if there is nothing to smooth."""
+    if strength < 2 or len(values) < 3:
+        return []
+    if how == "centred":
         return centred(values, min(strength, 10_000))
-    if how == "exponential" and strength > 1:
-        return exponential(values, 1 - 1 / strength)
-    return values
+    return exponential(values, 1 - 1 / strength) if how == "exponential" else []
 
 
 def _plain(value: float | None) -> float | None:

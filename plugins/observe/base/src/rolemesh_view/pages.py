@@ -10,11 +10,14 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from rolemesh_facts.labels import meaning
+from rolemesh_facts.overview import by_importance
 from rolemesh_facts.palette import PHASES
 from rolemesh_facts.run import Summary
 from rolemesh_facts.sizes import sizes_at
 from rolemesh_view import logs
+from rolemesh_view.axis import axes_of, marks_of
 from rolemesh_view.flow_page import flow
+from rolemesh_view.overview import Pace, goal_of, overview, pace_of
 from rolemesh_view.placement import nodes
 from rolemesh_view.rows_page import CHOOSING, follows, lists, rows
 from rolemesh_view.stories import deaths, event_text, told_of
@@ -25,8 +28,8 @@ __all__ = ["PAGES", "STREAMED", "changing", "frame", "job", "silent"]
 
 Query = Mapping[str, str]
 STREAMED: Final[Mapping[str, Sequence[str]]] = {
-    "flow": (), "time": (), "metrics": (), "advice": (), "logs": ("file",), "failures": (), "failure": ("number",),
-    "rows": CHOOSING, "events": ("kind", "find"), "placement": (),
+    "overview": (), "flow": (), "time": (), "metrics": (), "advice": (), "logs": ("file",), "failures": (),
+    "failure": ("number",), "rows": CHOOSING, "events": ("kind", "find"), "placement": (),
 }  # fmt: skip
 """Pages with parts that change while the job runs, each with what of its address these parts depend on."""
 WHILE_LIVE: Final = ("failures", "failure", "rows", "events", "placement")
@@ -93,13 +96,15 @@ def changing(run: Viewed, page: str, query: Query, known: object = None) -> tupl
 def job(run: Viewed) -> dict[str, Any]:
     """Return the row of a run in the list of jobs."""
     with run.lock:
-        return {"run": run.name, "state": run.state(), "summary": run.facts.summary()}
+        summary = run.facts.summary()
+        pace, goal = pace_of(run.facts, summary, run.live()), goal_of(run.facts)
+        return {"run": run.name, "state": run.state(), "summary": summary, "pace": pace, "goal": goal}
 
 
 def silent(name: str) -> dict[str, Any]:
     """Return the row of a run whose store does not answer."""
     summary = Summary(name, "no answer", -1, None, 0.0, 0.0, "the store of this run does not answer", {}, None)
-    return {"run": name, "state": summary.state, "summary": summary}
+    return {"run": name, "state": summary.state, "summary": summary, "pace": Pace(None, None, None), "goal": None}
 
 
 def _time(run: Viewed, query: Query) -> dict[str, Any]:
@@ -130,7 +135,8 @@ def _failure(run: Viewed, query: Query) -> dict[str, Any]:
 
 def _metrics(run: Viewed, query: Query) -> dict[str, Any]:
     size = run.facts.metrics_bytes()
-    return {"names": run.facts.metric_names(), "size": size}
+    names = by_importance(run.facts.metric_names())
+    return {"names": names, "size": size, "axes": axes_of(run.facts), "marks": len(marks_of(run.facts, ""))}
 
 
 def _logs(run: Viewed, query: Query) -> dict[str, Any]:
@@ -191,6 +197,7 @@ def _int(text: str | None, default: int) -> int:
 
 
 PAGES: Final[Mapping[str, Callable[[Viewed, Any], dict[str, Any]]]] = {
-    "flow": flow, "time": _time, "failures": _failures, "failure": _failure, "metrics": _metrics, "rows": rows,
-    "logs": _logs, "events": _events, "placement": _placement, "job": _job_file, "advice": _advice,
+    "overview": overview, "flow": flow, "time": _time, "failures": _failures, "failure": _failure,
+    "metrics": _metrics, "rows": rows, "logs": _logs, "events": _events, "placement": _placement, "job": _job_file,
+    "advice": _advice,
 }  # fmt: skip

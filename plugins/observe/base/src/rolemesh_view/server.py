@@ -87,7 +87,7 @@ class _Show:
         return await self._within("", lambda: self._html("jobs", title="Jobs", stream="live", **self._jobs()))
 
     async def first(self, request: Request) -> Response:
-        return RedirectResponse(f"./{quote(request.path_params['name'], safe='')}/flow", 303)
+        return RedirectResponse(f"./{quote(request.path_params['name'], safe='')}/overview", 303)
 
     async def page(self, request: Request) -> Response:
         return await self._within(request.path_params["name"], lambda: self._page(request))

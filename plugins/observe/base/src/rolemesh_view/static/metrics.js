@@ -14,19 +14,44 @@
     if (high - low <= size * 1e-6) return [low - (size || 10) / 10, high + (size || 10) / 10];
     return uPlot.rangeNum(low, high, 0.1, false);
   }
+  // Failures and resizes are lines from top to bottom.
+  function mark(plot, marks) {
+    const {ctx, bbox} = plot;
+    ctx.save();
+    ctx.strokeStyle = getComputedStyle(document.documentElement).getPropertyValue("--critical").trim();
+    ctx.setLineDash([4, 4]);
+    for (const [place] of marks) {
+      const x = plot.valToPos(place, "x", true);
+      if (x < bbox.left || x > bbox.left + bbox.width) continue;
+      ctx.beginPath(); ctx.moveTo(x, bbox.top); ctx.lineTo(x, bbox.top + bbox.height); ctx.stroke();
+    }
+    ctx.restore();
+  }
   async function draw(figure) {
-    const query = new URLSearchParams({name: figure.dataset.name, smoothing: value("smoothing"), strength: value("strength") || 2, with: value("with").split(",").map(name => name.trim()).filter(Boolean).join(",")});
+    const along = value("axis");
+    const query = new URLSearchParams({name: figure.dataset.name, axis: along, smoothing: value("smoothing"), strength: value("strength") || 2, with: value("with").split(",").map(name => name.trim()).filter(Boolean).join(",")});
     const answer = await fetch(plots.dataset.source + "?" + query);
     if (!answer.ok) return;
-    const {runs, steps, values} = await answer.json();
+    const {runs, steps, raw, smooth, marks} = await answer.json();
+    const logarithmic = document.getElementById("log").checked && raw.some(each => each.some(v => v > 0));
+    const seen = rows => rows.map(row => row.map(v => logarithmic && !(v > 0) ? null : v));
     const ink = getComputedStyle(document.documentElement).getPropertyValue("--quiet").trim(), line = getComputedStyle(document.documentElement).getPropertyValue("--line").trim();
     const axis = {stroke: ink, grid: {stroke: line, width: 1}, ticks: {stroke: line, width: 1}};
     const at = figure.querySelector(".plot");
     known.get(figure)?.destroy();
+    const told = (_, v) => v == null ? "" : v.toPrecision(5), points = {show: steps.length < 3};
+    const lines = (label, n) => ({label, stroke: COLOURS[n % 8], width: 1.5, spanGaps: true, points, value: told});
+    const bold = smooth.length ? runs.map((run, n) => ({...lines(run + ", smoothed", n), width: 2.5, points: {show: false}})) : [];
     known.set(figure, new uPlot({
-      width: Math.max(240, at.clientWidth), height: 220, scales: {x: {time: false}, y: {range: (_, low, high) => range(low, high)}}, axes: [{...axis, incrs: STEPS}, {...axis, size: 64}],
-      series: [{label: "step"}, ...runs.map((label, n) => ({label, stroke: COLOURS[n % 8], width: 1.5, spanGaps: true, points: {show: steps.length < 3}, value: (_, v) => v == null ? "" : v.toPrecision(5)}))],
-    }, [steps, ...values], at));
+      width: Math.max(240, at.clientWidth), height: 220,
+      scales: {
+        x: {time: false, ...(steps.length === 1 ? {range: [steps[0] - 1, steps[0] + 1]} : {})}, // one point, in the middle
+        y: logarithmic ? {distr: 3} : {range: (_, low, high) => range(low, high)},
+      },
+      axes: [{...axis, ...(along === "step" ? {incrs: STEPS} : {})}, {...axis, size: 64}], hooks: {draw: [plot => mark(plot, marks)]},
+      series: [{label: along === "time" ? "seconds" : along}, ...runs.map((run, n) => ({...lines(run, n), alpha: smooth.length ? 0.4 : 1})), ...bold],
+    }, [steps, ...seen(raw), ...seen(smooth)], at));
+    const values = raw;
     at.setAttribute("role", "img");
     at.setAttribute("aria-label", runs.map((run, n) => {
       const known = values[n].filter(value => value != null), text = value => value.toPrecision(5);

@@ -1,0 +1,104 @@
+"""What a reader asks of a run first: does it learn, how fast is it, and when does it end? Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from rolemesh.api.observer import StepMetrics
+from rolemesh_facts.series import Points
+
+__all__ = ["HEADLINES", "Trend", "by_importance", "headlines", "seconds_per_step", "trend"]
+
+GOALS: Final = ("reward", "rewards", "score", "return", "success", "accuracy", "loss")
+"""Names of metrics that say how good a model is, the most telling first."""
+HEALTH: Final = ("kl", "entropy", "grad_norm", "logprob_diff", "clip_fraction", "ratio", "lr")
+"""Names of metrics that say whether training is in order, the most telling first."""
+EVALUATION: Final = ("eval_", "eval/", "evaluation", "val_", "validation")
+"""Beginnings of the names of metrics of an evaluation."""
+HEADLINES: Final = 3
+"""Maximum number of metrics that the first page shows."""
+RECENT: Final = 32
+"""Lines of metrics from which the speed is taken."""
+NOISE: Final = 2.0
+"""Number of standard errors by which two means differ if a metric changes."""
+
+
+class Trend(NamedTuple):
+    """Means of the first and the last third of a metric's finite values. `word`: rises, falls, or stays."""
+
+    first: float
+    last: float
+    word: str
+
+
+def by_importance(names: Iterable[str]) -> list[str]:
+    """Return the names of metrics: goals, evaluations, the health of training, others, amounts, and durations."""
+    return sorted(names, key=lambda name: (_class_of(name), name))
+
+
+def headlines(names: Iterable[str]) -> list[str]:
+    """Return the names of the metrics that tell whether a run learns: one of training, then evaluations."""
+    ordered = by_importance(names)
+    goals = [name for name in ordered if _class_of(name)[0] == 0][:1]
+    return (goals + [name for name in ordered if _class_of(name)[0] == 1])[:HEADLINES]
+
+
+def _class_of(name: str) -> tuple[int, int]:
+    """Return the place of a metric's name among the others: its class, and its place in the class."""
+    low = name.lower()
+    if low.startswith(EVALUATION):
+        rank = _place(low, GOALS)
+        amount = low.endswith(("tokens", "_s", "length")) or "failed" in low
+        return (4 if amount else 1), rank
+    goal = _place(low, GOALS)
+    if goal < len(GOALS):
+        return 0, 2 * goal + (low != GOALS[goal])
+    health = _place(low, HEALTH)
+    if health < len(HEALTH):
+        return 2, health
+    return (5 if low.endswith("_s") else 4 if low.endswith("tokens") else 3), 0
+
+
+def _place(name: str, known: Sequence[str]) -> int:
+    """Return the place of the first known word that is a part of the name between ``_``, ``/``, ``.`` or ``-``."""
+    words = set(name.replace("/", "_").replace(".", "_").replace("-", "_").split("_"))
+    return next((at for at, word in enumerate(known) if word == name or set(word.split("_")) <= words), len(known))
+
+
+def trend(points: Points) -> Trend | None:
+    """Return how a metric changes from the first to the last third of its values; None with fewer than three.
+
+    It stays if the means differ by less than `NOISE` standard errors of their difference.
+    """
+    values = [value for value in points[1] if math.isfinite(value)]
+    third = len(values) // 3
+    if not third:
+        return None
+    first, last = values[:third], values[-third:]
+    one, other = _mean(first), _mean(last)
+    error = math.sqrt((_variance(first) + _variance(last)) / third)
+    if third == 1:  # no variance is known: three values rise if each one is larger than the one before
+        ordered = values == sorted(values) or values == sorted(values, reverse=True)
+        changed = ordered and one != other
+    else:
+        changed = abs(other - one) > NOISE * error
+    return Trend(one, other, ("rises" if other > one else "falls") if changed else "stays")
+
+
+def seconds_per_step(lines: Sequence[StepMetrics]) -> float | None:
+    """Return the seconds per step over the latest lines of metrics; None with fewer than two, or without time."""
+    recent = lines[-RECENT:]
+    elapsed = recent[-1].time - recent[0].time if len(recent) > 1 else 0.0
+    steps = sum(max(1, line.steps) for line in recent[1:])
+    return elapsed / steps if elapsed > 0 and steps else None
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _variance(values: Sequence[float]) -> float:
+    mean = _mean(values)
+    return math.fsum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)

@@ -1,0 +1,100 @@
+"""The first page of a run: does it learn, how far and how fast is it, what waits, what failed, what needs attention?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from rolemesh_facts.critical import Critical, Station
+from rolemesh_facts.curves import Curve, curve_of
+from rolemesh_facts.overview import headlines, seconds_per_step, trend
+from rolemesh_facts.run import RunFacts, Summary
+from rolemesh_facts.series import thinned
+from rolemesh_view.stories import deaths, event_text, told_of
+from rolemesh_view.text import number
+from rolemesh_view.viewed import Viewed
+
+__all__ = ["Pace", "bottleneck", "goal_of", "overview", "pace_of"]
+
+MOST_POINTS = 600
+"""Points of one curve."""
+MOST_ADVICE, MOST_FAILURES = 3, 3
+"""Lines of the page about what needs attention, and about what failed."""
+MOST_STATIONS, LEAST = 3, 0.05
+"""Number of stations of the critical path in a sentence, and the smallest share of one."""
+WORDS = {
+    "rises": "rises from {} to {}",
+    "falls": "falls from {} to {}",
+    "stays": "stays at {1}, no change beyond its noise",
+}
+
+
+class Pace(NamedTuple):
+    """Seconds since the begin, per step, and until the last step; None for what is not known."""
+
+    elapsed: float | None
+    step: float | None
+    left: float | None
+
+
+def pace_of(facts: RunFacts, summary: Summary, live: bool) -> Pace:
+    """Return how long a run takes. A job that has ended, or that has no last step, has no time left."""
+    lines = facts.metrics()
+    step = seconds_per_step(lines)
+    now = time.time() if live else lines[-1].time if lines else summary.began
+    elapsed = (summary.ended or now) - summary.began if summary.began else None
+    left = None
+    if live and step is not None and summary.steps is not None:
+        left = max(0.0, (summary.steps - summary.step - 1) * step - max(0.0, now - lines[-1].time))
+    return Pace(elapsed, step, left)
+
+
+def goal_of(facts: RunFacts) -> tuple[str, float] | None:
+    """Return the name and the latest value of the metric that tells whether a run learns; None without one."""
+    found = headlines(facts.metric_names())
+    values = facts.points(found[0])[1] if found else []
+    return (found[0], values[-1]) if values else None
+
+
+def overview(run: Viewed, query: Any) -> dict[str, Any]:
+    """Return the curves that tell whether the run learns, its pace, and sentences about waits and failures."""
+    facts, live = run.facts, run.live()
+    summary, look = facts.summary(), run.look_soon()
+    events = facts.events()
+    told = told_of(facts.stories(), events, str(facts.result().get("status", "")))
+    failed = [each for each in told if each.story.failures]
+    names = headlines(facts.metric_names())
+    return {
+        "curves": [_shown(facts, name) for name in names],
+        "others": len(facts.metric_names()) - len(names),
+        "pace": pace_of(facts, summary, live),
+        "beginnings": run.beginnings(),
+        **run.reading(look),
+        "bottleneck": bottleneck(look.critical if look else None),
+        "advice": list(look.advice[:MOST_ADVICE]) if look else [],
+        "failures": failed[-MOST_FAILURES:][::-1], "failed": len(failed),
+        "deaths": [event_text(each) for each in deaths(events)][-MOST_FAILURES:],
+    }  # fmt: skip
+
+
+def _shown(facts: RunFacts, name: str) -> tuple[str, str, Curve]:
+    """Return a metric's name, what it does in words, and its curve."""
+    points = facts.points(name)
+    found = trend(points)
+    said = WORDS[found.word].format(number(found.first), number(found.last)) if found else ""
+    return name, said, curve_of(thinned(points, MOST_POINTS), 620, 230)
+
+
+def bottleneck(critical: Critical | None) -> str:
+    """Return in a sentence what the job waits for most; "" without a record."""
+    stations: Sequence[Station] = critical.stations if critical else ()
+    if not stations:
+        return ""
+    words = {"edge": "the edge {}", "call": "the call {}", "turn": "the turn {}", "group": "the group {}"}
+    told = [
+        f"{words.get(each.kind, '{}').format(each.name)} ({each.share:.0%})"
+        for each in stations[:MOST_STATIONS]
+        if each.share >= LEAST
+    ]
+    return f"A step waits most for {', then '.join(told)}: shares of the critical path." if told else ""

@@ -1,0 +1,105 @@
+"""What the first page says: which metrics come first, what they do, how fast the run is, and when it ends."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from rolemesh.api.observer import StepMetrics
+from rolemesh_facts import RunFacts
+from rolemesh_facts.critical import Critical, Station
+from rolemesh_facts.curves import curve_of
+from rolemesh_facts.overview import by_importance, headlines, seconds_per_step, trend
+from rolemesh_view.overview import bottleneck, goal_of, pace_of
+
+GRPO = (
+    "load_s", "grad_norm", "lr", "loss", "logprob_diff", "entropy", "lag_0", "trained_tokens", "reward",
+    "completion_length", "eval_accuracy", "eval_completion_length",
+)  # fmt: skip
+
+
+def test_goals_and_evaluations_come_before_health_amounts_and_durations() -> None:
+    ordered = by_importance(GRPO)
+    assert ordered[:3] == ["reward", "loss", "eval_accuracy"]
+    assert ordered[-1] == "load_s"
+    assert ordered.index("grad_norm") < ordered.index("completion_length") < ordered.index("trained_tokens")
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (GRPO, ["reward", "eval_accuracy"]),
+        (("loss", "eval_loss", "lr"), ["loss", "eval_loss"]),
+        (("rewards/correct", "train_loss"), ["rewards/correct"]),
+        (("closs", "norewards"), []),
+        ((), []),
+    ],
+)
+def test_the_first_page_shows_one_goal_and_the_evaluations(names: tuple[str, ...], shown: list[str]) -> None:
+    assert headlines(names) == shown
+
+
+def test_a_metric_rises_or_falls_only_beyond_its_noise() -> None:
+    draw = random.Random(5)
+    noise = [draw.gauss(0.0, 1.0) for _ in range(300)]
+    up = [0.02 * at + each for at, each in enumerate(noise)]
+    steps = list(range(300))
+    assert [found.word for found in (trend((steps, up)), trend((steps, [-each for each in up]))) if found] == [
+        "rises",
+        "falls",
+    ]
+    found = trend((steps, noise))
+    assert found is not None
+    assert found.word == "stays"
+
+
+def test_values_that_are_not_finite_say_nothing_about_a_trend() -> None:
+    assert trend(([0, 1, 2], [1.0, math.nan, 2.0])) is None
+    found = trend(([0, 1, 2, 3], [1.0, math.inf, 2.0, 3.0]))
+    assert found == (1.0, 3.0, "rises")
+
+
+def test_a_line_that_covers_several_steps_counts_as_many() -> None:
+    lines = [StepMetrics(step, steps, time, {}, {}, {}, {}, {}) for step, steps, time in [(9, 10, 1.0), (19, 10, 6.0)]]
+    assert seconds_per_step(lines) == 0.5
+    assert seconds_per_step(lines[:1]) is None
+
+
+def test_the_time_that_is_left_is_that_of_the_steps_that_are_left(tmp_path: Path) -> None:
+    events = [{"seq": 0, "epoch": 1, "time": 100.0, "kind": "job_started", "data": {}}]
+    run = {"name": "seen", "steps": 20, "roles": {"work": 1}}
+    rest: dict[str, object] = {"operators": {}, "roles": {}, "staleness": {}, "records": {}}
+    lines = [{"step": at, "steps": 1, "time": 100.0 + 2 * at, "reward": float(at), **rest} for at in range(10)]
+    (tmp_path / "events.jsonl").write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in events))
+    (tmp_path / "metrics.jsonl").write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in lines))
+    (tmp_path / "run.json").write_bytes(msgspec.json.encode(run))
+    facts = RunFacts(tmp_path)
+    ended = pace_of(facts, facts.summary()._replace(steps=20), live=False)
+    assert (ended.elapsed, ended.step, ended.left) == (18.0, 2.0, None)
+    # The last line is long ago: a job that is late has no negative time left.
+    assert pace_of(facts, facts.summary()._replace(steps=20), live=True).left == 0.0
+    assert goal_of(facts) == ("reward", 9.0)
+
+
+def test_the_sentence_names_the_largest_stations() -> None:
+    stations = (
+        Station("operator", "rollout.generate", 0.7),
+        Station("edge", "weights", 0.26),
+        Station("engine", "", 0.04),
+    )
+    said = bottleneck(Critical(stations, (), 0, 1))
+    assert said.startswith("A step waits most for rollout.generate (70%), then the edge weights (26%)")
+    assert bottleneck(None) == ""
+
+
+def test_a_curve_has_a_gap_where_a_value_is_not_finite_and_shows_a_single_value() -> None:
+    found = curve_of(([0, 1, 2], [1.0, math.nan, 3.0]), 100, 60)
+    assert (found.raw.count("M"), found.odd, found.low, found.high) == (2, 1, 1.0, 3.0)
+    alone = curve_of(([7], [0.25]), 100, 60)
+    assert "h3" in alone.raw
+    assert alone.low < 0.25 < alone.high < 1.0
+    assert curve_of(([], []), 100, 60).raw == ""
