@@ -19,6 +19,7 @@ from rolemesh_durable.options import DurableOptions
 from rolemesh_facts import RunFacts
 from rolemesh_facts.advice import HINDRANCES, Evidence, Old, advice
 from rolemesh_facts.edge_states import EdgeState, edge_states
+from rolemesh_facts.labels import GOODPUT
 from rolemesh_facts.recoveries import Story, stories
 from rolemesh_facts.row_meaning import meaning
 from rolemesh_facts.series import centred, exponential, thinned
@@ -303,3 +304,8 @@ def test_a_lane_is_empty_only_while_the_rank_had_no_process(seen: Path) -> None:
         drawn = {ms for piece in pieces for ms in range(piece.t // 1000, piece.end // 1000)}
         assert len(alive ^ drawn) <= 10 + len(pieces), "to a millisecond at each end"
         assert len(alive) >= 500
+
+
+def test_goodput_is_explained_as_the_documentation_defines_it() -> None:
+    text = (Path(__file__).parents[4] / "docs" / "fault-tolerance.md").read_text()
+    assert f"`goodput.share`: {GOODPUT}." in " ".join(text.split())

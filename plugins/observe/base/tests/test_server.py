@@ -13,8 +13,10 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
+from rolemesh_jobs.picture import job_status
 from rolemesh_recorder.lines import Account, FlowEdge, FlowFile, FlowOp, Head, Stretch, encode
 from rolemesh_recorder.rows import Row
+from rolemesh_report.writing import write_report
 from rolemesh_runtime.lock import RunLock, lock_file
 from rolemesh_view import application
 from rolemesh_view.guard import Access
@@ -282,6 +284,27 @@ def test_the_page_of_a_recovery_has_its_events_also_if_the_clock_has_stepped_mea
 def test_the_page_of_failures_says_how_each_recovery_ended(client: TestClient) -> None:
     assert '<td data-label="ready after">no: the job is done</td>' in client.get("/run/ended/failures").text
     assert '<td data-label="ready after">not yet</td>' in client.get("/run/killed/failures").text
+
+
+def test_an_interrupted_run_has_the_reason_and_the_steps_that_its_status_has(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", ended=False)
+    (folder / "events.jsonl").unlink()
+    said = "its driver (pid 7) has gone without a word, and the job was not detached"
+    result = {"status": "interrupted", "message": said, "committed_steps": 7, "steps": 10, "wall_s": 3.0}
+    (folder / "result.json").write_text(json.dumps(result))
+    client = TestClient(
+        application(Runs(tmp_path), Access(TOKEN)), ADDRESS, headers={"authorization": f"Bearer {TOKEN}"}
+    )
+    status = job_status(folder)
+    for page in ("overview", "flow", "failures"):
+        text = client.get(f"/run/run/{page}").text
+        assert status["message"] in text
+        assert f"{status['committed_steps']} of {status['steps']}" in text
+        assert "Nothing has failed" not in text
+    write_report(folder, tmp_path / "report.html")
+    report = (tmp_path / "report.html").read_text()
+    assert f"The job is interrupted: {said}" in report
+    assert "<b>7 of 10</b>" in report
 
 
 @pytest.mark.parametrize(

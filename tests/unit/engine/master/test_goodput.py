@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from rolemesh.api.observer import Event
 from rolemesh_durable.master.goodput import Account
@@ -68,6 +69,22 @@ def test_a_failure_costs_until_the_ranks_are_where_they_had_been() -> None:
 
     assert account["lost_s"] == {"start": 1.0, "signal": 2.0}
     assert account["share"] == 0.7
+
+
+@pytest.mark.parametrize(("saved", "share"), [((), 0.0), ((3.0, 6.0), 0.5)])
+def test_a_job_that_failed_keeps_what_it_did_up_to_its_last_checkpoint(saved: tuple[float, ...], share: float) -> None:
+    """It began after one second; of the other nine it keeps those up to its last checkpoint, six seconds in."""
+    events = journal(
+        (0.0, "job_started", {}),
+        (1.0, "job_running", {}),
+        *((at, "persisted", {"step": int(at)}) for at in saved),
+        (8.0, "failure", FAILURE),
+        (8.0, "job_stopping", {"status": "failed"}),
+    )
+    lost = goodput(events, 10.0)["lost_s"]
+
+    assert lost == {"start": 1.0, "unsaved": 8.0 - max(saved, default=1.0), "stop": 2.0}
+    assert goodput(events, 10.0)["share"] == share
 
 
 def test_a_hang_costs_from_the_last_progress_on() -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from rolemesh_recorder.lines import FlowEdge, FlowFile, FlowOp
 
-__all__ = ["edge_label", "meaning", "phase_label", "use_label"]
+__all__ = ["GOODPUT", "edge_label", "meaning", "phase_label", "use_label"]
 
+GOODPUT = (
+    "the share of the job's time that is left without its start, its stop and its recoveries, "
+    "and without what a failed or stopped job did after its last checkpoint on disk"
+)
 _USES = {
     "computing": "computes",
     "saving": "saves snapshots",

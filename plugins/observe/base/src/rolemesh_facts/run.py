@@ -191,7 +191,7 @@ class RunFacts:
         state = str(result.get("status") or said or ("began" if events else "new"))
         ended = last.time if last and (result or said) else 0.0
         committed = result.get("committed_steps")
-        step = max(last_line.step if last_line else -1, committed - 1 if isinstance(committed, int) else -1)
+        step = committed - 1 if isinstance(committed, int) else last_line.step if last_line else -1
         found = result.get("goodput")
         goodput = found.get("share") if isinstance(found, dict) else found
         return Summary(

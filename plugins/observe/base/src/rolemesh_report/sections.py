@@ -8,6 +8,7 @@ from typing import Any
 
 from rolemesh_facts.advice import Advice
 from rolemesh_facts.critical import Critical
+from rolemesh_facts.labels import GOODPUT
 from rolemesh_facts.recoveries import Story
 from rolemesh_facts.run import Summary
 from rolemesh_facts.series import Points
@@ -50,7 +51,7 @@ def _lost(result: Mapping[str, Any]) -> str:
     if not isinstance(lost, dict):
         return ""
     told = [f"{name} {seconds(value)}" for name, value in lost.items() if isinstance(value, int | float) and value > 0]
-    return f'<p class="dim">Lost: {clean(", ".join(told))}.</p>' if told else ""
+    return f'<p class="dim">Goodput is {clean(GOODPUT)}. Lost: {clean(", ".join(told))}.</p>' if told else ""
 
 
 def advice_section(found: Iterable[Advice]) -> str:
@@ -81,8 +82,10 @@ def metrics_section(found: Mapping[str, Points]) -> str:
     return f'<div class="curves">{"".join(curve(name, points) for name, points in shown)}</div>{more}'
 
 
-def failures_section(found: Sequence[Story]) -> str:
+def failures_section(found: Sequence[Story], summary: Summary) -> str:
     """Return each recovery."""
+    if not found and summary.state not in ("done", "began"):
+        return f"<p>The events tell of no failure. The job is {clean(summary.state)}: {prose(summary.message)}</p>"
     if not found:
         return "<p>Nothing failed.</p>"
     parts = [_story(story) for story in found[:STORIES]]

@@ -65,7 +65,7 @@ def report_of(facts: RunFacts, result: Mapping[str, Any] | None = None) -> str:
         "Critical path": sections.critical_section(critical),
         "Lanes": lanes_picture(flow, lanes, facts.marks(), since, until) + legend(of_ranks) + more if lanes else "",
         "Metrics": sections.metrics_section(facts.series()),
-        "Failures and recoveries": sections.failures_section(stories),
+        "Failures and recoveries": sections.failures_section(stories, summary),
         "Placement": sections.placement_section(facts.plan()),
         "Versions": sections.versions_section(result),
         "Job file": f"<pre>{clean(job_file, 100_000)}</pre>" if job_file else "",

@@ -53,7 +53,7 @@ def frame(run: Viewed, page: str, query: Query) -> dict[str, Any]:
         "stream": stream(run, page if follows_ and (page != "rows" or follows(query)) else "", query),
         "run": run.name, "page": {"failure": "failures"}.get(page, page), "state": state, "live": live,
         "summary": summary, "mark": f"{state} {summary.began:.6f}",
-        "trouble": NO_RESULT if state == "died" else summary.message if state == "failed" else "", "lacks": lacks,
+        "trouble": NO_RESULT if state == "died" else "" if state == "done" else summary.message, "lacks": lacks,
         "quiet": f"{quiet_s // 60:.0f} min" if quiet_s else "", "path": shlex.quote(str(run.path.absolute())),
         "pages": [name for name in PAGES if name != "failure"],
     }  # fmt: skip

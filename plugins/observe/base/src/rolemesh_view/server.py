@@ -19,6 +19,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from rolemesh_facts import palette
+from rolemesh_facts.labels import GOODPUT
 from rolemesh_view import data, pages, text
 from rolemesh_view.actions import QUESTIONS, act
 from rolemesh_view.guard import Access, Guard, same
@@ -66,6 +67,7 @@ def templates() -> Environment:
     texts = (text.shown, text.prose, text.duration, text.clock, text.percent, text.number, text.progress, text.rate)
     for filter_ in texts:
         found.filters[filter_.__name__] = filter_
+    found.globals["goodput"] = GOODPUT
     return found
 
 

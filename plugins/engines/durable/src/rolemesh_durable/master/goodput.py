@@ -34,6 +34,8 @@ class Account(msgspec.Struct):
     begun: float | None = None
     running: float | None = None
     stopping: float | None = None
+    saved: float | None = None
+    """When the last checkpoint was written."""
     last_time: float = 0.0
     last_epoch: int = 0
     down: float = 0.0
@@ -60,8 +62,12 @@ class Account(msgspec.Struct):
         match event.kind:
             case "job_running":
                 self.running = event.time if self.running is None else self.running
+            case "persisted":
+                self.saved = event.time
             case "job_stopping":
                 self.stopping = event.time
+                if data.get("status", "done") != "done":
+                    self.spans.append((self.saved or self.running or event.time, event.time, "unsaved"))
             case "failure" if self.noticed is None:
                 self.noticed = event.time - data["silent_s"]
             case "recovery_planned":
@@ -73,8 +79,7 @@ class Account(msgspec.Struct):
                 self.noticed = self.found[data["number"]].noticed
             case "recovered":
                 self.recovered.add(data["number"])
-                if data["number"] in self.found:
-                    one = self.found[data["number"]]
+                if one := self.found.get(data["number"]):
                     one.outcome, one.seconds = "recovered", round(event.time - one.noticed, 3)
             case "regained":
                 self._regained(event)
@@ -82,12 +87,10 @@ class Account(msgspec.Struct):
     def _planned(self, event: Event) -> None:
         data = event.data
         number, causes = data["number"], data["causes"]
-        noticed = self.noticed
+        since = noticed = self.noticed if self.noticed is not None else event.time
         before = self.found.get(self.recovery) if self.recovery is not None else None
         if before is not None and not before.outcome:
-            before.outcome = "merged"
-            noticed = before.noticed
-        noticed = noticed if noticed is not None else event.time
+            before.outcome, noticed = "merged", before.noticed
         restarted = [f"{role}/{rank}" for role, rank in data["plan"]["restart"]]
         self.found[number] = _Recovery(
             number, data["plan"]["level"], causes, data["failures"], restarted, None, None, {}, "", noticed
@@ -96,14 +99,12 @@ class Account(msgspec.Struct):
             del self.found[next(iter(self.found))]
         # This recovery includes the ranks that earlier ones have not restored.
         merged = [self.openings.pop(each) for each in list(self.openings) if each not in self.recovered]
-        since = self.noticed if self.noticed is not None else event.time
         self.openings[number] = min([(since, (causes or ["unknown"])[0]), *merged])
         self.recovery, self.noticed = number, None
 
     def _regained(self, event: Event) -> None:
         number = event.data["number"]
-        if number in self.found:
-            one = self.found[number]
+        if one := self.found.get(number):
             one.regained_s = round(event.time - one.noticed, 3)
         since, cause = self.openings.pop(number, (event.time, ""))
         self.recovered.discard(number)
@@ -131,8 +132,9 @@ class Account(msgspec.Struct):
 
         `share` is the part of `wall_s` that is not in `lost_s`. Lost by cause: ``start`` until all ranks were ready,
         ``stop`` from the decision to end until the end, and for each cause of a failure (``signal``, ``node_lost``, …)
-        the time from it until the restarted ranks had reached their former steps. Overlapping times count once, for the
-        earlier cause. Other roles may have run meanwhile, so the share is a lower bound. `master_down_s` is the time
+        the time from it until the restarted ranks had reached their former steps. A job that did not end well also
+        lost what it did after its last checkpoint on disk: ``unsaved``. Overlapping times count once, for the earlier
+        cause. Other roles may have run meanwhile, so the share is a lower bound. `master_down_s` is the time
         without a master, in which ranks run: it is not lost.
         """
         if self.begun is None:
