@@ -1,25 +1,22 @@
 """The role that answers: ``POST /predict`` with the newest model, while the next one is read."""
 
-import json
+import asyncio
 import socket
 import threading
 import time
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from ipaddress import ip_address
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import numpy as np
+from aiohttp import web
 from exports import MANIFEST, Served
 from features import keys
 from pydantic import BaseModel, Field
 
 from rolemesh import Batch, Broadcast, Workload, operator
+from rolemesh_console.hosts import host_name, is_own
 
-SLOW_S = 5.0
-"""Seconds after which the server closes the connection of a client that sends or takes nothing."""
-MOST_CLIENTS = 64
+SLOW_S = 5
+"""Seconds after which the server closes the connection of a client that sends no whole request, or takes nothing."""
 MOST_BYTES = 1 << 20
 READ_S = 5.0
 
@@ -41,10 +38,20 @@ class Server(Workload):
 
     def setup(self, ctx):
         self.ctx, self.model = ctx, None
+        app = web.Application(client_max_size=MOST_BYTES, middlewares=[self.for_own_names])
+        app.add_routes([web.get("/", self.state), web.post("/predict", self.predict)])
+        self.runner = web.AppRunner(app, access_log=None, handle_signals=False, keepalive_timeout=SLOW_S)
         port = ctx.options.port + ctx.rank if ctx.options.port else 0
-        self.http = _Http((ctx.options.host, port), self)
-        ctx.log.info("answering on http://%s:%d", *self.http.server_address[:2])
-        threading.Thread(target=self.http.serve_forever, args=(0.1,), daemon=True).start()
+        self.listening = socket.create_server((ctx.options.host, port))
+        self.listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SLOW_S * 1000)
+        ctx.log.info("answering on http://%s:%d", *self.listening.getsockname()[:2])
+        self.loop = asyncio.new_event_loop()
+        threading.Thread(target=self.loop.run_forever, daemon=True).start()
+        asyncio.run_coroutine_threadsafe(self.listen(), self.loop).result()
+
+    async def listen(self):
+        await self.runner.setup()
+        await web.SockSite(self.runner, self.listening).start()
 
     @operator(notice=Broadcast())
     def load(self, notice: Batch) -> None:
@@ -78,91 +85,36 @@ class Server(Workload):
         chance = model.predict(keys(*columns)) if events else np.zeros(0)
         return {"step": model.step, "clicks": [float(each) for each in chance]}
 
+    @web.middleware
+    async def for_own_names(self, request, handler):
+        """Refuse browsers that a web site has led here by a name of its own."""
+        if is_own(host_name(f"//{request.host}"), [self.ctx.options.host, *self.ctx.options.names]):
+            return await handler(request)
+        return refusal(421, "the server does not answer for this host; its option `names` adds one")
+
+    async def state(self, request):
+        model = self.model
+        return web.json_response({"step": model.step if model else None}, status=200 if model else 503)
+
+    async def predict(self, request):
+        if (request.content_length or 0) > MOST_BYTES:
+            raise web.HTTPRequestEntityTooLarge(MOST_BYTES, request.content_length)
+        if self.model is None:
+            return refusal(503, "there is no model yet")
+        try:
+            async with asyncio.timeout(SLOW_S):
+                asked = await request.json()
+            return web.json_response(await asyncio.to_thread(self.answer, asked["events"]))
+        except TimeoutError:
+            return refusal(408, f"the request was not there within {SLOW_S} s")
+        except (ValueError, KeyError, TypeError) as error:
+            what = '{"events": [{"user": 1, "item": 2, "segment": 3, "topic": 4}]}'
+            return refusal(400, f"{error!r}; expected {what}")
+
     def teardown(self):
-        self.http.shutdown()
-        self.http.server_close()
+        asyncio.run_coroutine_threadsafe(self.runner.cleanup(), self.loop).result()
+        self.loop.call_soon_threadsafe(self.loop.stop)
 
 
-class _Http(ThreadingHTTPServer):
-    """Serves each client in a thread. The number of threads is limited, and none keeps the rank alive."""
-
-    daemon_threads, block_on_close, request_queue_size = True, False, 128
-
-    def __init__(self, address, role):
-        self.role, self._clients = role, threading.BoundedSemaphore(MOST_CLIENTS)
-        self._names = {"localhost", socket.gethostname().lower(), *map(str.lower, role.ctx.options.names)}
-        super().__init__(address, _Handler)
-
-    def process_request(self, request, client_address):
-        if not self._clients.acquire(blocking=False):
-            with suppress(OSError):
-                request.sendall(b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n")
-            self.shutdown_request(request)
-            return
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request, client_address):
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._clients.release()
-
-    def is_ours(self, host):
-        """Return whether a `Host` header names this server. A foreign site may let its own name lead here."""
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-            return name.rstrip(".") in self._names or bool(ip_address(name))
-        except ValueError:
-            return False
-
-    def handle_error(self, request, client_address):
-        """Ignore errors of clients that have gone."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version, timeout = "HTTP/1.1", SLOW_S
-
-    def parse_request(self):
-        if not super().parse_request():
-            return False
-        if (host := self.headers.get("Host")) is None or self.server.is_ours(host):  # browsers always name one
-            return True
-        self.close_connection = True
-        self._say(421, {"error": "the server does not answer for this host; its option `names` adds one"})
-        return False
-
-    def do_GET(self):
-        model = self.server.role.model
-        self._say(200 if model else 503, {"step": model.step if model else None})
-
-    def do_POST(self):
-        said = self.headers.get("Content-Length", "0")
-        length = int(said) if said.isdecimal() and len(said) < 16 else None
-        if length is None or length > MOST_BYTES:
-            self.close_connection = True
-            self._say(400 if length is None else 413, {"error": f"Content-Length: at most {MOST_BYTES} bytes"})
-            return
-        body = self.rfile.read(length)
-        if self.path != "/predict":
-            self._say(404, {"error": "POST /predict"})
-        elif self.server.role.model is None:
-            self._say(503, {"error": "there is no model yet"})
-        else:
-            try:
-                found = self.server.role.answer(json.loads(body)["events"])
-            except (ValueError, KeyError, TypeError) as error:
-                what = '{"events": [{"user": 1, "item": 2, "segment": 3, "topic": 4}]}'
-                self._say(400, {"error": f"{error!r}; expected {what}"})
-            else:
-                self._say(200, found)
-
-    def _say(self, code, content):
-        data = json.dumps(content).encode()
-        self.send_response(code)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *args):
-        """Write no line per request."""
+def refusal(status, why):
+    return web.json_response({"error": why}, status=status)

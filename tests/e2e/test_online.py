@@ -96,11 +96,10 @@ def test_a_job_that_was_drained_and_resumed_has_each_click_once(online: Any) -> 
         ("Host: localhost:8765", 503),
         ("Host: [::1]", 503),
         ("Host: jobs.example.org", 503),
-        ("X-None: a program of its own", 503),
         ("Host: elsewhere.example.org", 421),
         ("Host: a]b[", 421),
-        ("Content-Length: -1", 400),
-        ("Content-Length: 9999999", 413),
+        ("Host: localhost\r\nContent-Length: -1", 400),
+        ("Host: localhost\r\nContent-Length: 9999999", 413),
     ],
 )
 def test_the_server_refuses_foreign_hosts_and_bodies_without_a_sound_length(header: str, status: int) -> None:
@@ -113,7 +112,7 @@ def test_the_server_refuses_foreign_hosts_and_bodies_without_a_sound_length(head
     options = module.ServerOptions(port=0, names=["jobs.example.org"])
     role.setup(SimpleNamespace(options=options, rank=0, log=logging.getLogger()))
     try:
-        with socket.create_connection(role.http.server_address) as client:
+        with socket.create_connection(role.listening.getsockname()) as client:
             client.sendall(f"POST /predict HTTP/1.1\r\n{header}\r\nConnection: close\r\n\r\n".encode())
             assert int(client.recv(1000).split()[1]) == status
     finally:

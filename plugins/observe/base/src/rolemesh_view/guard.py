@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection
-from ipaddress import ip_address
 from typing import Final
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rolemesh_console.hosts import host_name, is_own
 from rolemesh_view.text import shown
 
 __all__ = ["Access", "Guard"]
@@ -71,7 +70,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, access: Access, cookie: str, hosts: Collection[str] = ()) -> None:
         self._app, self._access, self._cookie = app, access, cookie
-        self._hosts = {"localhost", *map(str.lower, hosts)}
+        self._hosts = {*map(str.lower, hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -90,14 +89,14 @@ class Guard:
     def _refusal(self, scope: Scope) -> Response | None:
         query, headers = QueryParams(scope["query_string"]), Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
-        name = _name(f"//{host}")
-        if not self._is_ours(name):
+        name = host_name(f"//{host}")
+        if not is_own(name, self._hosts):
             return PlainTextResponse(
                 f"421: the viewer does not answer for the host {shown(name, 100)!r}. Open the address that it has "
                 f"printed. If a proxy leads here, start it with `rolemesh view --allow-host {shown(name, 100)}`\n",
                 421,
             )
-        own = origin is None or origin.partition("://")[2] == host or self._is_named(_name(origin))
+        own = origin is None or origin.partition("://")[2] == host or host_name(origin) in self._hosts
         if scope["method"] not in ("GET", "HEAD") and not own:
             told = f"comes from {shown(origin or '', 100)!r}, and is not one of the viewer's own pages"
             remedy = "If a proxy leads here, start the viewer with --allow-host and the proxy's name"
@@ -121,22 +120,3 @@ class Guard:
             "somebody else has used yours, end the viewer and start it again.\n",
             401,
         )
-
-    def _is_named(self, name: str) -> bool:
-        return name in self._hosts - {"localhost"}
-
-    def _is_ours(self, name: str) -> bool:
-        if name in self._hosts:
-            return True
-        try:
-            return bool(ip_address(name))
-        except ValueError:
-            return False
-
-
-def _name(address: str) -> str:
-    """Return the host name of an address without its port; "" if it has none."""
-    try:
-        return (urlsplit(address).hostname or "").rstrip(".")
-    except ValueError:
-        return ""

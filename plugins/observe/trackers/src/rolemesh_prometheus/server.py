@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-import socket
 import sys
 from collections import Counter as Count
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any
-from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
 from rolemesh.api.observer import JobStatus
+from rolemesh_console.hosts import host_name, is_own
 from rolemesh_tracking import Line
 
 __all__ = ["Server"]
@@ -50,7 +49,8 @@ class Server:
         self._server.handle_error = _ignore_gone_clients  # type: ignore[method-assign]
         handler = self._server.RequestHandlerClass
         self._server.RequestHandlerClass = type(handler.__name__, (handler,), {"timeout": SILENT_S})
-        self._server.set_app(_guarded(self._server.get_app(), host))
+        local = ip_address(self._server.server_address[0]).is_loopback
+        self._server.set_app(_guarded(self._server.get_app(), host, local))
         self.port: int = self._server.server_port
 
     def show(self, lines: Sequence[Line], kinds: Sequence[str]) -> None:
@@ -87,29 +87,19 @@ def _ignore_gone_clients(request: Any, client_address: Any) -> None:
         log.error("a request for metrics from %s has failed: %r", client_address, error)
 
 
-def _guarded(app: Any, host: str) -> Any:
+def _guarded(app: Any, host: str, local: bool) -> Any:
     """Return a WSGI application that refuses names by which a web site may lead browsers here (DNS rebinding).
 
-    On a loopback address nobody else needs a name, so it refuses all foreign ones. On others, scrapers come by names
-    that nobody knows here, so it refuses those only of browsers. An address in place of a name is always right.
+    `local`: it listens on a loopback address, where nobody else needs a name, so it refuses all foreign ones. On
+    others, scrapers come by names that nobody knows here, so it refuses those only of browsers.
     """
-    own = {host.lower(), "localhost", socket.gethostname().lower()}
-
-    def is_right(environ: Mapping[str, Any]) -> bool:
-        try:
-            name = (urlsplit(f"//{environ.get('HTTP_HOST', 'localhost')}").hostname or "").rstrip(".")
-        except ValueError:
-            return False
-        if _is_local(host):
-            return _is_local(name)
-        return name in own or _is_address(name) or not _is_of_browser(environ)
 
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Any:
-        if is_right(environ):
+        name = host_name(f"//{environ.get('HTTP_HOST', 'localhost')}")
+        if is_own(name, [host]) or not (local or _is_of_browser(environ)):
             return app(environ, start)
         start("421 Misdirected Request", [("Content-Type", "text/plain")])
-        known = "localhost and loopback addresses" if _is_local(host) else "browsers by its address or host name only"
-        return [f"421: this server answers for {known}; see the README of rolemesh-trackers\n".encode()]
+        return [b"421: this server answers for addresses, localhost and its host name; see rolemesh-trackers' README\n"]
 
     return answer
 
@@ -124,14 +114,3 @@ def _is_of_browser(environ: Mapping[str, Any]) -> bool:
         "HTTP_UPGRADE_INSECURE_REQUESTS",
     )
     return any(sign in environ for sign in signs) or "Mozilla/" in environ.get("HTTP_USER_AGENT", "")
-
-
-def _is_address(name: str) -> bool:
-    try:
-        return bool(ip_address(name))
-    except ValueError:
-        return False
-
-
-def _is_local(name: str) -> bool:
-    return name == "localhost" or (_is_address(name) and ip_address(name).is_loopback)
