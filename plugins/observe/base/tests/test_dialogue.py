@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rolemesh_view.dialogue import Call, Card, Piece, cards, pieces
+from rolemesh_view.dialogue import Call, Card, cards
 
 CALL = {"id": "1", "type": "function", "function": {"name": "look", "arguments": '{"at": "box"}'}}
 
@@ -63,9 +63,3 @@ def test_rows_with_texts_are_conversations_of_two_messages() -> None:
 )
 def test_what_is_no_message_is_shown_and_breaks_nothing(odd: list[object]) -> None:
     assert len(cards({"messages": odd})) == 1
-
-
-def test_neighbouring_tokens_of_one_source_are_one_piece() -> None:
-    assert pieces([1, 1, 0, 0, 1], 5) == [Piece(True, 0, 2), Piece(False, 2, 4), Piece(True, 4, 5)]
-    assert pieces(None, 3) == pieces([1, 0], 3) == [Piece(True, 0, 3)]
-    assert pieces([], 0) == []

@@ -63,7 +63,7 @@ def test_the_page_of_a_step_says_how_its_rewards_differ_from_those_of_the_step_b
     kept = [*entries(1, 1.0, 0.5, 0.0), *entries(4, 0.0, 0.0, 0.0), *entries(5, 1.0)]
     of_kept = (
         "The mean reward of the kept rows fell from 0.5 to 0, from step 1 (3 rows) to step 4 (3 rows). "
-        "With so few rows that may be chance. Ends, errors, lengths, groups, tasks and weights explain less than a third of it."
+        "With so few rows that may be chance."
     )
     assert why_reward(kept, 4, {}) == of_kept
     assert why_reward(kept, 1, {}) is None, "there is no step before"
@@ -151,3 +151,38 @@ def test_the_page_says_whose_log_probabilities_the_rows_lack(tmp_path: Path) -> 
     assert missing_policy(entries(logprobs=[-1.0])) == alone
     apart = entries(logprobs=[-1.0]) + entries(old_logprobs=[-1.0])
     assert missing_policy(apart) == "No row has those of trainer and sampler for the same tokens"
+
+
+TURNS = [{"role": "user", "content": "Where?"}, {"role": "assistant", "content": "<think>hm</think>In the box."}]
+
+
+def test_a_conversation_has_cards_and_its_place_in_the_group_and_ids_only_on_demand(tmp_path: Path) -> None:
+    folder = rows_folder(tmp_path / "run", "agent", 0)
+    folder.mkdir(parents=True)
+    (tmp_path / "run/run.json").write_text("{}")
+    kept = [
+        Row(1, "agent.converse", at, {
+            "messages": TURNS, "group": 0, "reward": at / 2, "turns": 1, "ended": "truncated" if at else "finished",
+            "completion_ids": [71234, 8, 9], "completion_mask": [1, 0, 1], "logprobs": [-1.0, -9.0, -2.0], "others": [],
+        })
+        for at in range(3)
+    ]  # fmt: skip
+    (folder / "000000.jsonl").write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in kept))
+    runs = Runs(tmp_path, tmp_path / "run")
+    client = TestClient(application(runs, Access("t")), "http://127.0.0.1", headers={"authorization": "Bearer t"})
+    group = client.get("/run/run/rows?step=1&group=0").text
+    assert group.count("<circle") == 3
+    assert group.count('class="truncated"') == 2
+    assert group.index("row 2<") < group.index("row 1<") or "sort=-reward" in group
+    page = client.get("/run/run/rows?step=1&row=1").text
+    assert page.count('class="card card-') == 2
+    assert "In the box." in page
+    assert "thinking, 2 characters" in page
+    assert "2 of 3" in page
+    assert 'rel="prev"' in page
+    assert 'rel="next"' in page
+    assert "71234" not in page.partition("columns</summary>")[2]
+    assert page.count('class="token env"') == 2, "the token of the environment, and the legend"
+    assert "71234" in client.get("/run/run/rows?step=1&row=1&ids=1").text.partition("columns</summary>")[2]
+    ordered = client.get("/run/run/rows?step=1&sort=-tokens").text
+    assert ordered.count("<article>") == 3

@@ -205,7 +205,8 @@ def test_metrics_of_two_runs_are_on_one_axis(client: TestClient) -> None:
 
 
 def test_the_tokens_of_a_row_are_coloured_by_the_difference_of_log_probabilities(client: TestClient) -> None:
-    page = client.get("/run/ended/rows").text
+    assert 'class="token' not in client.get("/run/ended/rows").text, "colours are there on demand"
+    page = client.get("/run/ended/rows?row=0").text
     assert 'class="token s8" title="0.5"' in page
     assert "coloured by logprobs − sampler_logprobs" in page
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from sys import intern
 from typing import Any, Final, NamedTuple
 
-__all__ = ["FAULTS", "LONGEST", "REWARDS", "Meaning", "meaning"]
+__all__ = ["FAULTS", "LONGEST", "MASKS", "REWARDS", "Meaning", "meaning"]
 
 REWARDS: Final = ("reward", "rewards", "score", "total_reward")
 """Columns that may have a row's reward; the first one with a finite number counts."""
@@ -37,6 +37,7 @@ COMPLETIONS: Final = (
     "text", "generated_text",
 )  # fmt: skip
 MASKS: Final = ("completion_mask", "response_mask", "loss_mask")
+"""Columns with 1 for each token that the model sampled; the first one that a row has counts."""
 LENGTHS: Final = (
     "completion_length",
     "completion_lengths",

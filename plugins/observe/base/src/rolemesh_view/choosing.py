@@ -11,10 +11,10 @@ from rolemesh_facts.row_meaning import FAULTS, LONGEST
 from rolemesh_recorder.rows import Row
 from rolemesh_view.entries import Entry
 
-__all__ = ["RATIO", "Choice", "Shown", "choose", "columns_of"]
+__all__ = ["Choice", "Shown", "choose", "columns_of"]
 
-RATIO = "-ratio"
-"""The order by the largest ratio of a token."""
+REWARD, TOKENS = "reward", "tokens"
+"""The orders by a row's reward, and by the number of its sampled tokens, whatever its columns are called."""
 
 
 class Choice(NamedTuple):
@@ -36,10 +36,15 @@ class Choice(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """A page of rows, and the number of rows that pass the filters."""
+    """A page of rows, and all rows that pass the filters."""
 
     rows: list[Entry]
-    total: int
+    passing: list[Entry]
+
+    @property
+    def total(self) -> int:
+        """The number of rows that pass the filters."""
+        return len(self.passing)
 
 
 def choose(
@@ -60,7 +65,7 @@ def choose(
     else:
         pick, missing = (nlargest, -math.inf) if down else (nsmallest, math.inf)
         found = pick(last, passing, key=lambda row: _size(_measure(row, choice.sort), missing))
-    return Shown(found[choice.first :], len(passing))
+    return Shown(found[choice.first :], passing)
 
 
 def columns_of(rows: Iterable[Entry]) -> list[str]:
@@ -69,7 +74,9 @@ def columns_of(rows: Iterable[Entry]) -> list[str]:
 
 
 def _measure(row: Entry, sort: str) -> float | None:
-    return row.ratio if sort == RATIO else row.numbers.get(sort.removeprefix("-"))
+    name = sort.removeprefix("-")
+    said = {"ratio": row.ratio, REWARD: row.said.reward, TOKENS: row.said.tokens}
+    return said[name] if name in said else row.numbers.get(name)
 
 
 def _passes(row: Entry, choice: Choice) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-__all__ = ["Call", "Card", "Piece", "cards", "pieces"]
+__all__ = ["Call", "Card", "cards"]
 
 THINKING: Final = ("reasoning_content", "reasoning", "thinking")
 """Keys of a message with what the model thought before its answer."""
@@ -34,14 +34,6 @@ class Card(NamedTuple):
     about: str = ""
 
 
-class Piece(NamedTuple):
-    """Neighbouring tokens of one source: `own` if the model sampled them, else the environment's or the prompt's."""
-
-    own: bool
-    first: int
-    last: int
-
-
 def cards(columns: Mapping[str, Any]) -> list[Card]:
     """Return the messages of a row: those of the column ``messages``, or texts of a prompt and an answer.
 
@@ -58,22 +50,6 @@ def cards(columns: Mapping[str, Any]) -> list[Card]:
         elif isinstance(value, list) and all(isinstance(each, dict) and "role" in each for each in value):
             found += [_card(each) for each in value]
     return found if any(card.role == "assistant" for card in found) else []
-
-
-def pieces(mask: Any, length: int) -> list[Piece]:
-    """Return `length` tokens as pieces of one source. `mask`: 1 for each token that the model sampled.
-
-    Without a mask of this length, the model sampled all tokens.
-    """
-    if not isinstance(mask, list) or len(mask) != length:
-        return [Piece(True, 0, length)] if length else []
-    found: list[Piece] = []
-    for at, value in enumerate(mask):
-        if found and found[-1].own == bool(value):
-            found[-1] = found[-1]._replace(last=at + 1)
-        else:
-            found.append(Piece(bool(value), at, at + 1))
-    return found
 
 
 def _card(message: Any) -> Card:

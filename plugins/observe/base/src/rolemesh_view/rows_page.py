@@ -10,15 +10,17 @@ from urllib.parse import urlencode
 from rolemesh_facts.row_meaning import FAULTS, REWARDS
 from rolemesh_view import tokens
 from rolemesh_view.choosing import Choice, choose, columns_of
+from rolemesh_view.dialogue import cards
 from rolemesh_view.entries import Entry, missing_policy, policies_of
 from rolemesh_view.groups import groups_of, steps_of, why_reward
 from rolemesh_view.row_index import MOST_ROWS
+from rolemesh_view.row_table import columns_of_table, neighbours, scatter
 from rolemesh_view.viewed import Viewed
 from rolemesh_view.vocabulary import vocabulary
 
 __all__ = ["CHOOSING", "follows", "lists", "rows"]
 
-CHOOSING: Final = ("op", "step", "find", "only", "sort", "first", "group", "row", "rank", "by")
+CHOOSING: Final = ("op", "step", "find", "only", "sort", "first", "group", "row", "rank", "by", "ids")
 """Names in the page's address that choose rows, and how they look."""
 
 MOST_STEPS, MOST_GROUPS = 50, 500
@@ -55,7 +57,8 @@ def lists(run: Viewed, query: Mapping[str, str], kept: Sequence[Entry]) -> dict[
     first = found.rows[0] if found.rows else None
     return {
         "operators": [op.label for op in flow.ops] if flow else [],
-        "choice": choice, "found": found.rows, "total": found.total, "kept": len(kept), "most": MOST_ROWS,
+        "choice": choice, "found": found.rows, "passing": found.passing, "total": found.total,
+        "kept": len(kept), "most": MOST_ROWS,
         "missing": missing_policy(kept), "faults": _faults(of_op),
         "steps": steps_of(kept)[:MOST_STEPS] if choice.step is None and not choice.first else [],
         "groups": groups_of(of_step)[:MOST_GROUPS] if choice.step is not None and choice.group is None else [],
@@ -75,14 +78,16 @@ def rows(run: Viewed, query: Mapping[str, str]) -> dict[str, Any]:
     shown = []
     for entry, row in read:
         ways = _ways(row.columns)
-        way = by if by in ways else ways[0] if ways else ""
+        way = by if by in ways else ways[0] if ways and choice.row is not None else ""
         shown.append(
             {
                 "ref": entry.ref,
                 "said": entry.said,
                 "row": row,
-                "tokens": tokens.tokens(row.columns, way, text_of),
+                "cards": cards(row.columns),
+                "tokens": tokens.tokens(row.columns, way, text_of) if way else [],
                 "by": way,
+                "lists": [name for name, value in row.columns.items() if tokens.is_numbers(value)],
             }
         )
     alone = read[0][1].columns if choice.row is not None and len(read) == 1 else None
@@ -92,6 +97,9 @@ def rows(run: Viewed, query: Mapping[str, str]) -> dict[str, Any]:
         "ratios": any(each.paired for each in kept), "alone": alone is not None,
         "ways": sorted({way for _, row in read for way in _ways(row.columns)}),
         "token_lines": token_lines(alone, text_of) if alone is not None else [],
+        "scatter": scatter(content["passing"]) if choice.row is None else None,
+        "heads": columns_of_table(choice), "beside": neighbours(kept, choice) if alone is not None else None,
+        "ids": query.get("ids") == "1",
     }  # fmt: skip
 
 

@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
-__all__ = ["DIFFERENCE", "Token", "colourings", "is_number", "numbers_of", "tokens"]
+from rolemesh_facts.row_meaning import MASKS
+
+__all__ = ["DIFFERENCE", "Token", "colourings", "is_number", "is_numbers", "numbers_of", "tokens"]
 
 MOST_TOKENS = 4000
 SHADES = 8
@@ -15,16 +17,20 @@ DIFFERENCE = " − "
 
 
 class Token(NamedTuple):
-    """A token's text, its value as text, and its shade from -8 (lowest) over 0 to 8 (highest)."""
+    """A token's text, its value as text, and its shade from -8 (lowest) over 0 to 8 (highest).
+
+    `own`: the model sampled it. Others come from the environment or a prompt, so they have no shade.
+    """
 
     text: str
     value: str
     shade: int
+    own: bool = True
 
 
 def colourings(columns: Mapping[str, Any]) -> list[str]:
     """Return by what the tokens of a row can be coloured: lists of numbers, and differences of ``logprobs``."""
-    lists = [name for name, value in columns.items() if _is_numbers(value)]
+    lists = [name for name, value in columns.items() if is_numbers(value)]
     logs = [name for name in lists if "logp" in name.lower()]
     pairs = [
         f"{one}{DIFFERENCE}{other}" for at, one in enumerate(logs) for other in logs[at + 1 :]
@@ -48,15 +54,25 @@ def tokens(columns: Mapping[str, Any], by: str, text_of: Callable[[int], str] | 
     low, high = min(finite, default=0.0), max(finite, default=0.0)
     largest = max(abs(low), abs(high)) or 1.0
     found = []
-    for text, value in list(zip(texts, values, strict=True))[:MOST_TOKENS]:
-        if not math.isfinite(value):
+    sampled = _sampled(columns, len(values))
+    for text, value, own in list(zip(texts, values, sampled, strict=True))[:MOST_TOKENS]:
+        if not own:
+            shade = 0
+        elif not math.isfinite(value):
             shade = SHADES
         elif DIFFERENCE in by or low < 0:
             shade = round(SHADES * value / largest)
         else:
             shade = round(SHADES * (value - low) / (high - low)) if high > low else 0
-        found.append(Token(f"{text:.3g}" if isinstance(text, float) else str(text), f"{value:.4g}", shade))
+        found.append(Token(f"{text:.3g}" if isinstance(text, float) else str(text), f"{value:.4g}", shade, own))
     return found
+
+
+def _sampled(columns: Mapping[str, Any], length: int) -> Sequence[bool]:
+    """Return for each token whether the model sampled it: what a mask of this length says; else all."""
+    masks = (columns.get(name) for name in MASKS)
+    mask = next((each for each in masks if isinstance(each, list) and len(each) == length), [1] * length)
+    return [bool(each) for each in mask]
 
 
 def _texts(columns: Mapping[str, Any], length: int) -> Iterator[Sequence[Any]]:
@@ -70,13 +86,13 @@ def _texts(columns: Mapping[str, Any], length: int) -> Iterator[Sequence[Any]]:
 def _values(columns: Mapping[str, Any], by: str) -> Sequence[float]:
     one, difference, other = by.partition(DIFFERENCE)
     first = columns.get(one)
-    if not _is_numbers(first):
+    if not is_numbers(first):
         return []
     mine = [_float(value) for value in first]
     if not difference:
         return mine
     second = columns.get(other)
-    if not _is_numbers(second) or len(second) != len(mine):
+    if not is_numbers(second) or len(second) != len(mine):
         return []
     return [left - _float(right) for left, right in zip(mine, second, strict=True)]
 
@@ -91,7 +107,8 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float)
 
 
-def _is_numbers(value: Any) -> TypeGuard[list[Any]]:
+def is_numbers(value: Any) -> TypeGuard[list[Any]]:
+    """Return whether a value of a row is a list of numbers, as of tokens; NaN and infinity are texts there."""
     return isinstance(value, list) and bool(value) and all(is_number(each) or each in _NAMES for each in value)
 
 
