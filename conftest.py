@@ -158,8 +158,6 @@ def whole_installed(dist: Dist, kernel_installed: Installed, tmp_path_factory: p
         "rolemesh-function",
         "rolemesh-pack",
         "rolemesh-dataplane",
-        "rolemesh-checkpoint",
-        "rolemesh-processes",
         "rolemesh-durable",
         "rolemesh-commands",
         "rolemesh-local",

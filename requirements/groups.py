@@ -12,8 +12,6 @@ KERNEL = (
     "engines/inline",
     "engines/runtime",
     "engines/dataplane",
-    "engines/checkpoint",
-    "engines/processes",
     "engines/durable",
     "backends/local",
     "commands/base",

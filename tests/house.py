@@ -110,6 +110,7 @@ def problems(root: Path) -> Iterator[str]:
     linter = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
     yield from _unlisted(ours, linter)
     yield from _unprotected(ours, linter)
+    yield from _misnamed(ours)
     yield from _undeclared(ours)
     yield from map(str, private_uses(ours))
     yield from _careless(ours)
@@ -157,6 +158,15 @@ def _unprotected(ours: Mapping[str, Distribution], linter: Mapping[str, Any]) ->
     for module in sorted(wanted.symmetric_difference(contract["protected_modules"])):
         yield f"pyproject.toml: the protected modules of the engine and its modules differ by {module}"
     yield from (f"tests/house.py: the engine has no module {name}" for name in PUBLIC if name not in rooms)
+
+
+def _misnamed(ours: Mapping[str, Distribution]) -> Iterator[str]:
+    """Yield each plugin folder whose distribution has another name than its own, or for ``base`` than its kind's."""
+    for each in ours.values():
+        *_, kind, name, _, _ = next(iter(each.packages.values())).parts
+        wanted = f"rolemesh-{kind}" if name == "base" else f"-{name}"
+        if each.name != "rolemesh" and not each.name.endswith(wanted):
+            yield f"plugins/{kind}/{name}: the name of the distribution is {each.name} and does not end with {wanted}"
 
 
 def _undeclared(ours: Mapping[str, Distribution]) -> Iterator[str]:

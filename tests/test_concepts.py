@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-ENGINE = tuple(ROOT / f"plugins/engines/{name}/src" for name in ("checkpoint", "durable"))
-"""The engine, and the distribution with the files of its state."""
+ENGINE = tuple(ROOT / f"plugins/engines/{name}" for name in ("dataplane/src/rolemesh_checkpoint", "durable/src"))
+"""The engine, and the package with the files of its state."""
 BUDGET = [("kernel", (ROOT / "core/rolemesh",), 25), ("engine", ENGINE, 40)]
 
 

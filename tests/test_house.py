@@ -75,6 +75,13 @@ def test_a_new_module_of_the_engine_must_be_public_or_protected(house: Write) ->
     assert told.endswith("differ by rolemesh_durable.kettle")
 
 
+def test_a_distribution_has_the_name_of_its_folder_or_in_base_that_of_its_kind(house: Write) -> None:
+    root = house()
+    (root / "plugins/observers/tea").rename(root / "plugins/observers/base")
+    (told,) = problems(root)
+    assert told.startswith("plugins/observers/base: the name of the distribution is rolemesh-tea ")
+
+
 def test_a_distribution_must_declare_the_ones_that_it_imports(house: Write) -> None:
     (told,) = problems(house("from rolemesh_durable.api import Cup\n"))
     assert told == "rolemesh_tea.cup imports rolemesh_durable.api, and rolemesh-tea does not depend on rolemesh-durable"

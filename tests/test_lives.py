@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = (
     ROOT / "core/rolemesh",
-    *(ROOT / f"plugins/engines/{name}/src" for name in ("checkpoint", "dataplane", "durable", "runtime")),
+    *(ROOT / f"plugins/engines/{name}/src" for name in ("dataplane", "durable", "runtime")),
 )
 
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 DISTRIBUTIONS = [ROOT, *sorted(path.parent for path in ROOT.glob("plugins/*/*/pyproject.toml"))]
 PLUGINS = DISTRIBUTIONS[1:]
-LIBRARIES = ("checkpoint", "processes", "runtime", "torch", "training")
+LIBRARIES = ("runtime", "torch", "training")
 """Distributions for authors of plugins. No job selects them."""
 
 
@@ -167,6 +167,7 @@ def test_the_inline_extra_validates_plans_and_runs_hello(inline_installed: Insta
         assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "runs" / "hello" / "result.json").read_text())
     assert (result["status"], result["steps"]) == ("done", 20)
+    assert not [*inline_installed.packages.glob("zmq")]
 
 
 def test_doctor_needs_neither_ray_nor_torch(whole_installed: Installed, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ NODES = {"cpu", "gpu", "custom", "label", "memory_gb", "kills", "key", "path"}
 KEYS_OF_OTHERS = {"kernel": "sysctl", "seccomp": "docker --security-opt"}
 """Keys of other programs, which remedies name."""
 OWNERS = {
-    "plugins/checks/": "check", "plugins/testing/conformance/": "plugins", "rolemesh_debug/replay": "replay-op",
+    "plugins/checks/": "check", "plugins/testing/base/": "plugins", "rolemesh_debug/replay": "replay-op",
     "rolemesh_queries/": "sql", "rolemesh_rehearsal/": "run",
 }  # fmt: skip
 """Verbs by the folder or file of their messages, where the names differ."""

@@ -14,7 +14,9 @@ from rolemesh.job_file import JobFile
 from rolemesh.job_file.environment import Expansion
 from rolemesh.job_file.model import NAME
 from rolemesh.kinds.installed import distribution, version
+from rolemesh.plugins.discovery import discover, find
 from rolemesh_durable.api.jobs import options_in
+from rolemesh_durable.stores import scheme
 from rolemesh_submit.groups import GB_PER_CPU, Group
 
 ENGINE = ("rolemesh", "rolemesh-commands", "rolemesh-durable", "rolemesh-ray")
@@ -77,8 +79,8 @@ class Submission(NamedTuple):
         """The distributions that every node needs, with their versions here."""
         prepared = self.prepared
         names = {*ENGINE, *(record.distribution for record in prepared.selection.records if record.distribution)}
-        if "://" in options_in(prepared.selection).state:
-            names.add("rolemesh-sql")
+        state = options_in(prepared.selection).state
+        names.add(find("stores", scheme(state), discover(("stores",)), "state").distribution)
         return {name: _version(name) for name in sorted(names)} | {"ray": ray_version()}
 
     @property

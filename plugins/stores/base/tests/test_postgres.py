@@ -18,7 +18,7 @@ from sqlalchemy import create_engine, text
 
 from rolemesh_durable.journal.event_log import EventLog
 from rolemesh_durable.stores import JournalDamagedError, StateError
-from rolemesh_sql import database
+from rolemesh_store_sql import database
 
 Open = Callable[[], EventLog]
 

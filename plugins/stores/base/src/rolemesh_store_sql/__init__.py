@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from rolemesh_sql.store import SqlStore
+from rolemesh_store_sql.store import SqlStore
 
 __all__ = ["SqlStore"]

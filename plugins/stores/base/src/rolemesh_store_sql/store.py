@@ -14,7 +14,7 @@ from sqlalchemy.exc import DatabaseError, DBAPIError, IntegrityError, SQLAlchemy
 from sqlalchemy.schema import CreateTable
 
 from rolemesh_durable.stores import JournalDamagedError, Numbered, StateUnavailableError, Store
-from rolemesh_sql.database import BUSY_S, connect, parse
+from rolemesh_store_sql.database import BUSY_S, connect, parse
 
 __all__ = ["SqlStore"]
 
