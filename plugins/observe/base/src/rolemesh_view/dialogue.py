@@ -12,7 +12,7 @@ __all__ = ["Call", "Card", "cards"]
 
 THINKING: Final = ("reasoning_content", "reasoning", "thinking")
 """Keys of a message with what the model thought before its answer."""
-TEXTS: Final = {"user": ("prompt", "question"), "assistant": ("completion", "response")}
+TEXTS: Final = {"user": ("prompt", "question"), "assistant": ("completion", "response", "text")}
 """Columns with the question and the answer in rows without messages. The first one that a row has counts."""
 _THOUGHT = re.compile(r"<think(?:ing)?>(.*?)(?:</think(?:ing)?>|\Z)", re.DOTALL)
 

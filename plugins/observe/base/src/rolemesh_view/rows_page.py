@@ -54,6 +54,7 @@ def lists(run: Viewed, query: Mapping[str, str], kept: Sequence[Entry]) -> dict[
     of_op = [each for each in kept if not choice.op or each.op == choice.op]
     of_step = [each for each in of_op if each.step == choice.step]
     flow = run.facts.flow() if not kept else None
+    whole = choice.group is None and choice.row is None
     first = found.rows[0] if found.rows else None
     return {
         "operators": [op.label for op in flow.ops] if flow else [],
@@ -61,8 +62,8 @@ def lists(run: Viewed, query: Mapping[str, str], kept: Sequence[Entry]) -> dict[
         "kept": len(kept), "most": MOST_ROWS,
         "missing": missing_policy(kept), "faults": _faults(of_op),
         "steps": steps_of(kept)[:MOST_STEPS] if choice.step is None and not choice.first else [],
-        "groups": groups_of(of_step)[:MOST_GROUPS] if choice.step is not None and choice.group is None else [],
-        "why": _why(run, of_op, choice.step) if choice.step is not None and choice.group is None else None,
+        "groups": groups_of(of_step)[:MOST_GROUPS] if choice.step is not None and whole else [],
+        "why": _why(run, of_op, choice.step) if choice.step is not None and whole else None,
         "newest": f"{found.total} {first.step} {first.op} {first.row} {first.ref}" if first else "",
         "link": lambda **changes: link(choice, by, changes),
     }  # fmt: skip
