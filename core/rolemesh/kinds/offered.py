@@ -39,5 +39,5 @@ def need(kind: str, name: str, module: str) -> None:
     """Raise `PluginError` with what installs the plugin if `module`, which an extra brings, is
     missing. The module is not imported."""
     if find_module(module) is None:
-        what = f"{name!r} needs {module}, which is not installed"
+        what = f"the plugin {name!r} needs the module {module!r}, which is not installed"
         raise PluginError(what, kind="missing", remedy=how_to_get(kind, name))

@@ -201,6 +201,6 @@ def test_a_verb_and_an_engine_that_are_not_installed_name_an_extra() -> None:
 def test_a_plugin_without_its_client_names_the_extra_that_its_distribution_offers(install: Install) -> None:
     install("their", "1.0", {"offered": {"sources.theirs": "their:client"}})
     need("sources", "theirs", "json.decoder")
-    with pytest.raises(PluginError, match=r"'theirs' needs no_client\.of_theirs, which is not installed") as caught:
+    with pytest.raises(PluginError, match=r"'theirs' needs the module 'no_client\.of_theirs', which") as caught:
         need("sources", "theirs", "no_client.of_theirs")
     assert caught.value.remedy == "pip install 'their[client]'"
