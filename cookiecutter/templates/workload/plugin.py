@@ -25,6 +25,7 @@ class {{ cookiecutter.__class }}(Workload):
         down: float = Field(default=0.2, ge=0, lt=START, description="Go down when no more than this share is.")
         smoothing: float = Field(default=0.5, ge=0, lt=1, description="The weight of earlier steps in that share.")
 
+    options: Options
     deterministic = True
 
     def setup(self, ctx: RankContext[Options]) -> None:
@@ -36,7 +37,7 @@ class {{ cookiecutter.__class }}(Workload):
     @operator(returns=Split())
     def next(self) -> Batch:
         """The step's tasks: `level` and `seed`, int64 of shape (rows,). A row is the same whichever rank makes it."""
-        ctx, mine = self.ctx, self.ctx.mine(self.ctx.options.rows)
+        ctx, mine = self.ctx, self.ctx.mine(self.options.rows)
         seeds = [ctx.seed_for("task", ctx.step, row) for row in mine]
         ctx.count(tasks=len(mine))
         return Batch({"level": np.full(len(mine), self.level), "seed": np.array(seeds, dtype=np.int64)})
@@ -44,7 +45,7 @@ class {{ cookiecutter.__class }}(Workload):
     @operator(answers=Broadcast())
     def learn(self, answers: Batch) -> None:
         """Take the answers' `score`, of shape (rows,), from 0 to 1; go up or down where they say so."""
-        options, score = self.ctx.options, float(np.mean(answers["score"], dtype=np.float64))
+        options, score = self.options, float(np.mean(answers["score"], dtype=np.float64))
         self.solved = options.smoothing * self.solved + (1 - options.smoothing) * score
         self.ctx.metric(level=self.level, solved=self.solved)
         if self.solved >= options.up and self.level < options.levels - 1:

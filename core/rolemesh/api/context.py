@@ -43,12 +43,12 @@ class RankContext(Generic[O]):
     """The facts that a rank has about itself, and its requests to the engine.
 
     Read `step` inside an operator; the other attributes are constant for the rank's life. In a test
-    give `options` and what the workload reads; `port.means`, `port.sums` and `port.records` then
+    give what the workload reads; `port.means`, `port.sums` and `port.records` then
     have what it reported.
     """
 
-    options: O
-    """The role's checked options."""
+    options: O = None  # type: ignore[assignment]
+    """The role's checked options, which are also the workload's `options`."""
     job: str = "job"
     role: str = "role"
     rank: int = 0
@@ -148,7 +148,7 @@ class RankContext(Generic[O]):
         self.port.metric(_text(values), self._item.get())
 
     def count(self, /, **values: float) -> None:
-        """Report quantities (tokens, samples) to add up over calls, ranks and steps."""
+        """Report quantities (tokens, samples) to add up over calls and ranks within each step."""
         self.port.count(_text(values), self._item.get())
 
     def record(self, /, **values: Any) -> None:

@@ -53,9 +53,9 @@ class Balanced(msgspec.Struct, frozen=True, tag=True):
     If the operator calls services whose outcomes are logged, a rank makes its own items only. It
     may then begin items of up to `ahead` later steps while it makes fewer than `concurrency`.
 
-    The operator is called once per item (`rolemesh.api.workload.RankContext.item`), returns one row
-    per row, and declares ``returns=Split()``. Consumers get the rows in the order of the source,
-    whichever ranks made them.
+    The operator is called once per item (`rolemesh.api.workload.RankContext.item`), returns
+    `results` rows per row, and declares ``returns=Split()``. Consumers get the rows in the order of
+    the source, whichever ranks made them.
 
     An exception in one item fails the job. With `on_error` ``"drop"`` the engine drops the item's
     rows instead and counts them in the metric `rows_left_out`; errors of rolemesh other than
@@ -67,6 +67,7 @@ class Balanced(msgspec.Struct, frozen=True, tag=True):
     concurrency: int = 1
     on_error: Literal["fail", "drop"] = "fail"
     ahead: int = 0
+    results: int = 1
 
 
 Partition: TypeAlias = Split | Broadcast | Partial | Sharded | Balanced

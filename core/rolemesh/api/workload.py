@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import msgspec
-from pydantic import BaseModel
 
 from rolemesh.api.context import RankContext, Rendezvous, stable_seed
 from rolemesh.api.partition import Balanced, Broadcast, Partition, Split, Streaming
-from rolemesh.api.plugin import NoOptions
+from rolemesh.api.plugin import Plugin
 from rolemesh.api.service import ServiceSpec, marked, services_of
 from rolemesh.errors import OptionsError
 
@@ -40,6 +39,7 @@ State: TypeAlias = Mapping[str, Any]
 JSON values."""
 
 F = TypeVar("F", bound=Callable[..., Any])
+ERRORS = ("fail", "drop")
 
 
 class OperatorSpec(msgspec.Struct, frozen=True):
@@ -154,11 +154,11 @@ def _balanced(
     if others:
         wrong = f"{others[0]!r} goes with one balanced input only as Broadcast()"
     elif returns not in (Split(), shared):
-        wrong = "declare returns=Split(): one row for each row of the item"
+        wrong = "declare returns=Split(): rows for each row of the item"
     elif streaming or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         wrong = "it takes items whole, and returns them whole"
-    elif shared.rows < 1 or shared.concurrency < 1 or shared.on_error not in ("fail", "drop"):
-        wrong = "rows and concurrency are at least 1, on_error is 'fail' or 'drop'"
+    elif min(shared.rows, shared.concurrency, shared.results) < 1 or shared.on_error not in ERRORS:
+        wrong = "rows, concurrency and results are at least 1, on_error is 'fail' or 'drop'"
     elif shared.concurrency > 1 and not inspect.iscoroutinefunction(function):
         wrong = f"concurrency={shared.concurrency} needs an async def"
     if wrong:
@@ -166,7 +166,7 @@ def _balanced(
     return shared
 
 
-class Workload:
+class Workload(Plugin):
     """Base class of every role's code. One instance per rank; a restarted rank gets a new one.
 
     Life: ``setup(ctx)`` → (``restore(state)``) → operators, step by step → ``snapshot()`` at
@@ -175,8 +175,6 @@ class Workload:
     the process exists. The hooks are specified in `rolemesh.hookspecs`.
     """
 
-    Options: ClassVar[type[BaseModel]] = NoOptions
-    api_version: ClassVar[int] = 1
     group: ClassVar[Literal["independent", "collective"]] = "independent"
     """collective: the ranks communicate inside operators. They get a rendezvous, and the engine
     restarts them together."""
@@ -195,6 +193,9 @@ class Workload:
     GPU."""
     env: ClassVar[Mapping[str, str]] = {}
     """Environment variables set before the preloads are imported."""
+
+    def __init__(self, options: Any = None) -> None:
+        super().__init__(options)
 
     @classmethod
     def process(cls, options: Any) -> tuple[Sequence[str], Mapping[str, str]]:

@@ -82,6 +82,18 @@ def test_an_operator_returns_one_row_for_each() -> None:
         run(lambda rows: rows[:1], [1, 2], 2)
 
 
+def test_an_operator_may_return_several_rows_for_each() -> None:
+    _, items = items_of(how := Balanced(2, results=3))
+    made = list(items.run(lambda rows: np.repeat(rows, 3), {"rows": np.arange(5)}, [2, 0, 1]))
+    way = route(how, 3, Split(), 4)
+    parts = [gather([[select(item, Share(consumer, 4))] for item in made], way.combine) for consumer in range(4)]
+    assert sorted(map(len, parts)) == [3, 4, 4, 4]
+    assert np.concatenate(parts).tolist() == np.repeat(np.arange(5), 3).tolist()
+    with pytest.raises(PluginError, match=r"it returned 2 rows for an item of 2") as caught:
+        list(items.run(lambda rows: rows, {"rows": np.arange(5)}, [0]))
+    assert "a balanced operator returns 3 per row" in str(caught.value)
+
+
 def odd(rows: Any) -> Any:
     if (rows["x"] % 2 == 0).any():
         raise KeyError("even")
@@ -158,6 +170,7 @@ def chunks(rows: Any) -> Any:
         (one, {"rows": Balanced(), "weights": Broadcast()}, None, "returns=Split"),
         (one, {"rows": Balanced(), "weights": Broadcast()}, Broadcast(), "returns=Split"),
         (one, {"rows": Balanced(0), "weights": Broadcast()}, Split(), "at least 1"),
+        (one, {"rows": Balanced(results=0), "weights": Broadcast()}, Split(), "at least 1"),
         (one, {"rows": Balanced(on_error="skip"), "weights": Broadcast()}, Split(), "on_error is 'fail' or 'drop'"),  # type: ignore[arg-type]
         (one, {"rows": Balanced(1, 2), "weights": Broadcast()}, Split(), "needs an async def"),
         (one, {"rows": Split(), "weights": Broadcast()}, Balanced(), "no such input"),

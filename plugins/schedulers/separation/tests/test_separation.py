@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from rolemesh import PlacementPlan, PlacementRequest, RoleRequest
-from rolemesh.api.workload import NoOptions
+from rolemesh.api.plugin import NoOptions
 from rolemesh.errors import PlacementError, Problems
 from rolemesh.job.planning import check_placed, plan_job
 from rolemesh.placement import Strategy, broken

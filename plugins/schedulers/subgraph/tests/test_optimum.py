@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rolemesh import PlacementRequest, RoleRequest
-from rolemesh.api.workload import NoOptions
+from rolemesh.api.plugin import NoOptions
 from rolemesh.job.planning import plan_job
 from rolemesh.placement import Transfer
 from rolemesh.placement.nodes import parse_nodes

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rolemesh import PlacementPlan, PlacementRequest, RoleRequest
-from rolemesh.api.workload import NoOptions
+from rolemesh.api.plugin import NoOptions
 from rolemesh.errors import PlacementError
 from rolemesh.job.planning import plan_job
 from rolemesh.placement import Assignment, Slot, Transfer, broken

@@ -214,7 +214,7 @@ class InlineRun(RunHandle):
                 me: dict[str, Any] = {"role": name, "rank": rank, "local_rank": rank, **sizes}
                 port = ServingPort()
                 ctx = RankContext[Any](options=selected.options, port=port, **job, **me)
-                workload: Workload = selected.cls()
+                workload: Workload = selected.cls(selected.options)
                 workload.setup(ctx)
                 ref = RankRef(name, rank)
                 self._workloads[ref] = workload

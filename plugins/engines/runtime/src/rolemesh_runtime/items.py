@@ -44,13 +44,13 @@ class Items:
         """Enter item `number`. Yields an object on which `given` has the operator's arguments, and
         on which the caller sets `made`, the resulting rows.
 
-        On exit the object's `sent` has the item's number, the number of items, its first row, the
-        number of rows of all items, and `made`. An exception gets the item's place as a note. If
+        On exit the object's `sent` has the item's number, the number of items, its first row of the
+        result, the number of rows of all items' results, and `made`. An exception gets the item's place as a note. If
         errors drop rows, the exception ends here and the item has no rows.
         """
         ctx = self._ctx
         value = arguments[self._param]
-        start = number * self._how.rows
+        start, each = number * self._how.rows, self._how.results
         total, count = apart(value, self._how.rows)
         given = value[start : start + self._how.rows]
         hand = SimpleNamespace(given={**arguments, self._param: given})
@@ -74,16 +74,17 @@ class Items:
                 hand.made = given[:0] if self._none is None else self._none
                 self._warned = True
             else:
-                if (after := _rows(hand.made)) != rows:
+                if (after := _rows(hand.made)) != rows * each:
                     what = f"it returned {after} rows for an item of {rows}"
-                    raise breach(what, "a balanced operator returns one per row")
+                    raise breach(what, f"a balanced operator returns {'one' if each == 1 else each} per row")
                 self._none = hand.made[:0]
-        hand.sent = number, count, start, total, hand.made
+        hand.sent = number, count, start * each, total * each, hand.made
 
     def run(self, method: Callable[..., Any], arguments: Mapping[str, Any], chosen: Iterable[int]) -> Iterator[Any]:
         """Call `method` with each of the `chosen` items in turn, and yield what is sent of each.
 
-        Raises the errors of `method`, and a `breach` if it does not return one row per row.
+        Raises the errors of `method`, and a `breach` if it returns another number of rows than
+        declared.
         """
         for number in chosen:
             with self.one(arguments, number) as hand:

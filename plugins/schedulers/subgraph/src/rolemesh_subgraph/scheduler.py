@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from pydantic import BaseModel, Field
 
 from rolemesh import ClusterView, PlacementPlan, PlacementRequest, Scheduler
-from rolemesh.api.workload import NoOptions
+from rolemesh.api.plugin import NoOptions
 from rolemesh.errors import PlacementError, nearest
 from rolemesh.hookspecs import hookimpl
 from rolemesh.placement import PlanBuilder, Wish

@@ -241,7 +241,7 @@ class _Rank:
             },
         )
         seed_generators(ctx, launch.resume)
-        workload: Workload = cls()
+        workload: Workload = cls(ctx.options)
         workload.setup(ctx)
         self.setup_s = time.monotonic() - begun
         self.operator = ""

@@ -27,7 +27,7 @@ async def made_items(
     """Call `method` with each item of this rank. Ranks differ by one item at most.
 
     For an ``async def`` operator as many calls run at once as `shared` allows. Raises the exception of `method`, and
-    `ValueError` unless it returns a row for each row.
+    `PluginError` unless it returns as many rows as declared.
     """
     items, places = Items(ctx, shared.param, shared.how), asyncio.Semaphore(shared.how.concurrency)
     count = apart(arguments[shared.param], shared.how.rows)[1]

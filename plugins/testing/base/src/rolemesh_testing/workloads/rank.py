@@ -115,7 +115,7 @@ class _Rank:
             plugins={(each.kind, each.name): partial(made, each, order.base) for each in order.plugins},
             port=LocalPort(self._calls),
         )
-        self._workload = cls()
+        self._workload = cls(self._ctx.options)
         self._workload.setup(self._ctx)
 
     def _call(self, call: Call) -> Returned:

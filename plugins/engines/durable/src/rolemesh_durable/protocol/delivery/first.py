@@ -152,7 +152,7 @@ class First(Choosing):
         how = by_demand(self.edge.src_partition)
         assert how is not None
         rank, ranks = (end.rank, end.ranks) if isinstance(self.edge.dst_partition, Split) else (0, 1)
-        return share_of(rank, ranks, size=how.rows, items=items, total=total)
+        return share_of(rank, ranks, size=how.rows * how.results, items=items, total=total)
 
 
 decode_taken = msgspec.msgpack.Decoder(Taken).decode
