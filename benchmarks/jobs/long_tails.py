@@ -55,9 +55,8 @@ class Tails(Environment):
         """See `Environment.size`."""
         return None
 
-    def task(self, split: Any, number: int, seed: int) -> Task:
-        """Return a task; the seed of its episode says how long it is."""
-        return Task(number, None, split)
+    def task(self, split: Any, number: int, seed: int) -> None:
+        """Return no data: the seed of an episode says how long it is."""
 
     def episode(self) -> TailsEpisode:
         """See `Environment.episode`."""

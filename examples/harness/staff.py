@@ -39,12 +39,12 @@ class Staff(Environment):
         """See `Environment.size`."""
         return len(self.people(split))
 
-    def task(self, split: Any, number: int, seed: int) -> Task:
+    def task(self, split: Any, number: int, seed: int) -> dict[str, str]:
         """Ask for one person."""
         name = top = self.people(split)[number]
         while self.bosses[top]:
             top = self.bosses[top]
-        return Task(number, {"name": name, "top": top}, split)
+        return {"name": name, "top": top}
 
     def episode(self) -> Question:
         """See `Environment.episode`."""

@@ -206,7 +206,7 @@ def test_asynchronous_grpo_trains_rows_that_are_at_most_two_updates_old(example:
 def test_the_agent_trains_what_was_sampled_in_every_turn(example: Any, smollm2: Path) -> None:
     assert (smollm2 / "config.json").exists()
     job = example("agent")
-    few = ("roles.tasks.options.groups=1", "roles.tasks.options.samples=4", "roles.agent.options.samples=4")
+    few = ("roles.tasks.options.groups=1", "roles.agent.options.samples=4")
     done = job.run("steps=2", "roles.tasks.options.held_out=2", *few, "roles.trainer.options.if_nothing_learned=done")
     assert done.returncode == 0, done.stdout + done.stderr
     metrics = job.metrics()
@@ -224,7 +224,7 @@ def test_the_agent_trains_what_was_sampled_in_every_turn(example: Any, smollm2: 
 def test_a_program_with_the_client_of_openai_is_trained_with_what_was_sampled(example: Any, smollm2: Path) -> None:
     assert (smollm2 / "config.json").exists()
     job = example("harness")
-    few = ("roles.tasks.options.groups=2", "roles.tasks.options.samples=2", "roles.agent.options.samples=2")
+    few = ("roles.tasks.options.groups=2", "roles.agent.options.samples=2")
     done = job.run("steps=1", "roles.tasks.options.held_out=2", *few, "roles.trainer.options.if_nothing_learned=done")
     assert done.returncode == 0, done.stdout + done.stderr
     (line,) = job.metrics()

@@ -59,9 +59,9 @@ class {{ cookiecutter.__class }}(Environment):
         """How many tasks there are."""
         return len(self.numbers(split))
 
-    def task(self, split: Literal["train", "eval"], number: int, seed: int) -> Task:
-        """A task. Its data is a JSON value."""
-        return Task(number, {"number": self.numbers(split)[number], "most": self.options.most}, split)
+    def task(self, split: Literal["train", "eval"], number: int, seed: int) -> dict[str, int]:
+        """The data of a task: a JSON value."""
+        return {"number": self.numbers(split)[number], "most": self.options.most}
 
     def episode(self) -> Episode:
         """A new episode."""

@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from rolemesh import service
-from rolemesh_agents import Environment, Episode, Observation, Outcome, Reward, Start, Task, ToolCall, ToolEpisode, tool
+from rolemesh_agents import Environment, Episode, Observation, Outcome, Reward, Start, ToolCall, ToolEpisode, tool
 from rolemesh_agents.conversations.tokens import ParsedTurn
 from rolemesh_agents.conversations.tool_loop import ToolLoop
 from rolemesh_processes.facts import children
@@ -330,7 +330,7 @@ class Sums(Environment):
 
     def task(self, split, number, seed):
         rng = np.random.default_rng([seed, number, split == "eval"])
-        return Task(number, [int(each) for each in rng.integers(1, 100, self.options.numbers)], split)
+        return [int(each) for each in rng.integers(1, 100, self.options.numbers)]
 
     def episode(self) -> Episode:
         return SumEpisode(self.options)
@@ -431,7 +431,7 @@ class Shells(Environment):
         return len(WORK)
 
     def task(self, split, number, seed):
-        return Task(number, split, split)
+        return split
 
     def episode(self) -> Episode:
         return ShellEpisode()

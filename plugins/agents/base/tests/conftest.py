@@ -109,9 +109,9 @@ def agent_job(tmp_path: Path) -> Callable[..., AgentJob]:
         limits = {"turns": 6, "tokens": 1000, "turn_tokens": 200, "call_s": 1.0}
         agent = {"model": ".", "samples": 4, "template": "agent_bench:load_template", "limits": limits}
         roles = {
-            "tasks": {"use": "tasks", "options": {"environment": "sums", "groups": 3, "samples": 4}},
+            "tasks": {"use": "tasks", "options": {"groups": 3}},
             "rollout": {"use": "function", "options": target},
-            "environment": {"use": "environment", "options": {"environment": "sums"}},
+            "environment": {"use": "environment"},
             "agent": {"use": "agent", "options": agent},
             "trainer": {
                 "use": "function",

@@ -120,9 +120,7 @@ def test_kills_of_another_projects_environment_change_no_conversation(agent_job:
     apart = {"pip": [package], "env_vars": {"PYTHONPATH": str(job.folder)}}
     for role in ("tasks", "environment"):
         job.job["roles"][role]["runtime_env"] = apart
-        job.job["roles"][role]["options"]["environment"] = use
-    for role in ("tasks", "agent"):
-        job.job["roles"][role]["options"]["samples"] = 2
+    job.job["roles"]["agent"]["options"]["samples"] = 2
     for role in ("agent", "environment"):
         job.job["roles"][role]["world_size"] = 2
     job.job["roles"]["rollout"]["options"]["kwargs"]["sleep"] = 0.1  # so kills come while turns are sampled

@@ -21,13 +21,14 @@ from rolemesh_agents.workloads.deck import Deck, place
 from rolemesh_runtime.breaches import ServiceBreach
 
 USER = {"role": "user", "content": "hello"}
+SUMS = {"use": "sums"}
 ADD = Tool("add", "", {"type": "object"})
 
 
 class Sums(Environment):
     """Returns what a test wants to see refused."""
 
-    def __init__(self, size: Any = 8, task: Callable[[int], Any] = lambda number: Task(number, [])) -> None:
+    def __init__(self, size: Any = 8, task: Callable[[int], Any] = lambda number: []) -> None:
         self._size, self._task = size, task
 
     def size(self, split: str) -> Any:
@@ -54,11 +55,8 @@ def test_a_size_may_be_any_count(size: Any, found: int | None) -> None:
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        (lambda number: {"number": number}, "a value of the type dict"),
-        (lambda number: None, "a value of the type NoneType"),
-        (lambda number: Task(number + 1, []), "task 4 of the split train"),
-        (lambda number: Task(number, [], "eval"), "task 3 of the split eval"),
-        (lambda number: Task(number, np.arange(3)), "no JSON value"),
+        (lambda number: Task(number, []), r"a Task\n.*Environment\.task: return data"),
+        (lambda number: np.arange(3), "no JSON value"),
     ],
 )
 def test_a_task_that_breaks_the_contract_is_refused(task: Callable[[int], Any], message: str) -> None:
@@ -214,9 +212,19 @@ def test_a_tool_whose_arguments_no_schema_describes_is_refused(episode: type[Too
 @pytest.mark.parametrize(
     ("places", "message"),
     [
-        ({"roles__agent__options__samples": 3}, "samples is 3, and role tasks makes groups of 4"),
+        ({"roles__tasks__options__samples": 4}, "roles.tasks.options: samples is an option of the role `agent` alone"),
         ({"roles__agent__options__rollout": "engine"}, "the job has no role 'engine'"),
-        ({"plugins__environments": []}, "write plugins: {environments: [{use: 'sums'}]}"),
+        ({"plugins__environments": []}, "write plugins: {environments: [{use: 'NAME'}]}"),
+        ({"plugins__environments": [SUMS, SUMS]}, "→ name one: environment: 'sums#1'"),
+        (
+            {
+                "plugins__environments": [SUMS, SUMS],
+                "roles__tasks__options__environment": "sums#1",
+                "roles__environment__options": {"environment": "sums#2"},
+            },
+            "role tasks deals out tasks of sums#1, and environment runs sums#2",
+        ),
+        ({"roles__agent__options__harness": "long"}, "lists no 'long' under plugins.harnesses"),
     ],
 )
 def test_roles_that_do_not_fit_together_are_refused_before_the_start(

@@ -52,7 +52,7 @@ def test_kills_change_no_conversation(agent_job: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("at", [7, *(pytest.param(at, marks=pytest.mark.soak) for at in (1, 12, 20, 36))])
 def test_a_killed_agent_repeats_nothing(agent_job: Callable[..., Any], at: int) -> None:
     job = agent_job(steps=1)
-    job.set(roles__agent__options__harness="killer", plugins__harnesses=[{"use": "killer", "options": {"at": at}}])
+    job.set(plugins__harnesses=[{"use": "killer", "options": {"at": at}}])
     done = job.run()
     assert done.returncode == 0, done.stdout + done.stderr
     assert restarted(job) == {"agent/0"}
@@ -119,7 +119,7 @@ def undisturbed(job: Any) -> dict[str, str]:
 
 def test_mistakes_of_the_model_are_part_of_its_conversation(agent_job: Callable[..., Any]) -> None:
     job = agent_job("told", steps=1, rules=list(MISTAKES), tasks=len(MISTAKES))
-    job.set(roles__tasks__options__groups=len(MISTAKES), roles__tasks__options__samples=1)
+    job.set(roles__tasks__options__groups=len(MISTAKES))
     job.set(roles__agent__options__samples=1, roles__agent__options__limits__call_s=0.5)
     job.set(roles__agent__options__limits__tokens=4000, roles__environment__options__content_kb=1)
     done = job.run("--engine", "inline")
@@ -195,7 +195,7 @@ def test_a_job_fails_with_the_reason_when_no_task_is_left(
 def test_a_tool_that_ends_its_process_fails_the_conversation(agent_job: Callable[..., Any]) -> None:
     job = agent_job("told", steps=1, rules=["die", "add"], tasks=2)
     job.set(roles__tasks__options__groups=1, failover=[{"use": "process", "options": {"max_attempts": 100}}])
-    job.set(roles__agent__options__samples=1, roles__tasks__options__samples=1, roles__agent__options__retries=0)
+    job.set(roles__agent__options__samples=1, roles__agent__options__retries=0)
     job.set(roles__agent__options__refills=20)
     done = job.run()
     assert done.returncode == 0, done.stdout + done.stderr
@@ -204,7 +204,7 @@ def test_a_tool_that_ends_its_process_fails_the_conversation(agent_job: Callable
 
 def test_a_call_that_must_not_be_repeated_is_not_repeated(agent_job: Callable[..., Any]) -> None:
     job = agent_job("told", steps=1, rules=["pay", "add"], tasks=2, broken="pay")
-    job.set(roles__tasks__options__groups=2, roles__agent__options__samples=1, roles__tasks__options__samples=1)
+    job.set(roles__tasks__options__groups=2, roles__agent__options__samples=1)
     job.set(roles__agent__options__retries=3, roles__agent__options__refills=20)
     done = job.run()
     assert done.returncode == 0, done.stdout + done.stderr

@@ -16,7 +16,7 @@ from rolemesh_agents import AgentError, Episode, Observation, Reward, Start, Tas
 from rolemesh_agents.conversations.action_log import ActionLog
 from rolemesh_agents.workloads.environment import EnvironmentWorkload
 
-TASK = msgspec.to_builtins(Sums(SumOptions()).task("train", 3, 0))
+TASK = {"number": 3, "data": Sums(SumOptions()).task("train", 3, 0), "split": "train"}
 ADD = {"name": "add", "arguments": {"a": 1, "b": 2}, "id": "x"}
 
 

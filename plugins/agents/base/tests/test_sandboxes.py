@@ -30,12 +30,11 @@ def test_cells_and_commands_run_within_limits_in_an_episode_and_for_an_operator(
     (job.folder / "flow.py").write_text(FLOW)
     boxes = {"sandbox": "process", "limits": {"seconds": 20, "processes": 8}}
     out = job.folder / "work.json"
-    shells = {"environment": "agent_bench:Shells"}
     user = {"target": "agent_bench:SandboxUser", "inputs": {"tasks": "broadcast"}, "kwargs": {"out": str(out)}}
     job.set(
         plugins={"environments": [{"use": "agent_bench:Shells"}], "sandboxes": [{"use": "process"}]},
-        roles__tasks__options={**shells, "groups": 4, "samples": 1},
-        roles__environment__options={**shells, **boxes},
+        roles__tasks__options={"groups": 4},
+        roles__environment__options=boxes,
         roles__agent__options__samples=1,
         roles__agent__options__part=None,
         roles__agent__options__limits={"turns": 6, "tokens": 2000, "turn_tokens": 600, "call_s": 40},

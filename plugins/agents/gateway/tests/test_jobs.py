@@ -47,9 +47,9 @@ class Job:
         agent = {"model": ".", "samples": 2, "template": "agent_bench:load_template", "limits": limits}
         trainer = {"target": "gateway_bench:Tokens", "inputs": {"rows": "broadcast"}}
         roles = {
-            "tasks": {"use": "tasks", "options": {"environment": "sums", "groups": 2, "samples": 2}},
+            "tasks": {"use": "tasks", "options": {"groups": 2}},
             "rollout": {"use": "function", "options": target},
-            "environment": {"use": "environment", "options": {"environment": "sums"}},
+            "environment": {"use": "environment"},
             "agent": {"use": "agent", "options": {**agent, "harness": harness}},
             "trainer": {"use": "function", "options": trainer},
         }

@@ -79,7 +79,7 @@ def begun(made: Callable[..., McpEnvironment]) -> Iterator[Callable[..., Episode
     def begin(*words: str, **options: Any) -> Episode:
         environment = made(*words, **options)
         episodes.append(environment.episode())
-        episodes[-1].reset(environment.task("train", 2, seed=0), seed=5)
+        episodes[-1].reset(Task(2, environment.task("train", 2, seed=0)), seed=5)
         return episodes[-1]
 
     yield begin
@@ -120,7 +120,7 @@ def test_episodes_of_a_rank_may_share_a_server_which_is_started_again(made: Call
 
     def begin() -> Episode:
         episode = environment.episode()
-        episode.reset(environment.task("train", 0, seed=0), seed=0)
+        episode.reset(Task(0, environment.task("train", 0, seed=0)), seed=0)
         return episode
 
     one, other = begin(), begin()
@@ -146,7 +146,7 @@ def test_output_that_is_no_message_is_ignored(begun: Callable[..., Episode]) -> 
 def test_all_pages_of_tools_are_listed_with_their_schemas(made: Callable[..., McpEnvironment]) -> None:
     environment = made("many")
     episode = environment.episode()
-    tools = {tool.name: tool for tool in episode.reset(environment.task("train", 0, seed=0), seed=0).tools}
+    tools = {tool.name: tool for tool in episode.reset(Task(0, environment.task("train", 0, seed=0)), seed=0).tools}
     assert len(tools) == 134
     assert tools["tool-129"].parameters["properties"]["at"]["anyOf"][0] == {"$ref": "#/$defs/Point"}
     episode.close()
@@ -170,7 +170,7 @@ def test_a_server_that_does_not_start_is_no_mistake_of_the_model(made: Callable[
     ):
         episode = environment.episode()
         with pytest.raises(AgentError, match=why):
-            episode.reset(environment.task("train", 0, seed=0), seed=0)
+            episode.reset(Task(0, environment.task("train", 0, seed=0)), seed=0)
         episode.close()
     assert set(psutil.Process().children()) <= set(before)
 
@@ -186,10 +186,11 @@ def test_a_process_in_another_session_ends_with_its_episode(begun: Callable[...,
 def test_a_process_in_another_session_ends_with_a_killed_rank(tmp_path: Path) -> None:
     write(tmp_path)
     code = (
-        "import sys, time\nfrom rolemesh_mcp import McpEnvironment\nfrom rolemesh_agents import ToolCall\n"
+        "import sys, time\nfrom rolemesh_mcp import McpEnvironment\nfrom rolemesh_agents import Task, ToolCall\n"
         f"options = {{'command': [sys.executable, {SERVER!r}, 'bad'], 'tasks': {str(tmp_path / 'tasks.jsonl')!r}}}\n"
         "made = McpEnvironment(McpEnvironment.Options.model_validate(options))\nepisode = made.episode()\n"
-        "episode.reset(made.task('train', 0, 0), 0)\nprint(episode.call(ToolCall('leave', {})).content, flush=True)\n"
+        "episode.reset(Task(0, made.task('train', 0, 0)), 0)\n"
+        "print(episode.call(ToolCall('leave', {})).content, flush=True)\n"
         "time.sleep(600)"
     )
     rank = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env={**os.environ}, text=True)
@@ -214,7 +215,7 @@ def test_a_text_that_the_reward_evaluates_harms_no_rank(made: Callable[..., McpE
         ("exit()", "SystemExit"),
     ):
         episode = environment.episode()
-        episode.reset(environment.task("train", 0, seed=0), seed=0)
+        episode.reset(Task(0, environment.task("train", 0, seed=0)), seed=0)
         episode.reply(said)
         with pytest.raises(AgentError, match=f"the function `reward` has failed: {why}"):
             episode.reward()

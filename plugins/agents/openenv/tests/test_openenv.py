@@ -36,7 +36,7 @@ def made(**options: Any) -> OpenEnvEnvironment:
 
 def begun(environment: OpenEnvEnvironment) -> None:
     """Begin an episode, and close it."""
-    task, episode = environment.task("train", 0, seed=0), environment.episode()
+    task, episode = Task(0, environment.task("train", 0, seed=0)), environment.episode()
     try:
         episode.reset(task, seed=0)
     finally:
@@ -66,7 +66,7 @@ def test_steps_are_rewarded_as_the_environment_itself_does() -> None:
     import echoing  # type: ignore[import-not-found]
 
     judge, environment = echoing.Sums(), made(environment="echoing:Sums", action="echoing:Add", success=1.0)
-    task, episode = environment.task("train", 3, seed=0), environment.episode()
+    task, episode = Task(3, environment.task("train", 3, seed=0)), environment.episode()
     start = episode.reset(task, seed=9)
     judge.reset(seed=task.data["seed"])
     assert start.messages[0]["content"] == f'{{"sum": {judge.sum}}}'
@@ -85,9 +85,9 @@ def test_steps_are_rewarded_as_the_environment_itself_does() -> None:
 def test_texts_are_steps_and_listed_tasks_are_the_tasks() -> None:
     environment = made(environment="echoing:Words", action="echoing:Say", text="word", rewards="last", prompt="Say it.")
     assert (environment.size("train"), environment.size("eval")) == (5, 2)
-    assert environment.task("eval", 1, seed=3).data == {"split": "test", "index": 1}
+    assert environment.task("eval", 1, seed=3) == {"split": "test", "index": 1}
     episode = environment.episode()
-    assert episode.reset(environment.task("train", 0, seed=3), seed=3) == Start(
+    assert episode.reset(Task(0, environment.task("train", 0, seed=3)), seed=3) == Start(
         [{"role": "user", "content": "Say it."}]
     )
     assert episode.reply("a word").messages == [{"role": "user", "content": "{}"}]
@@ -102,7 +102,7 @@ def test_texts_are_steps_and_listed_tasks_are_the_tasks() -> None:
 def test_tools_of_an_mcp_environment_are_tools_of_the_model() -> None:
     environment = made(environment="echoing:Tools")
     episode = environment.episode()
-    start = episode.reset(environment.task("train", 0, seed=0), seed=0)
+    start = episode.reset(Task(0, environment.task("train", 0, seed=0)), seed=0)
     assert [(tool.name, tool.description) for tool in start.tools] == [("count", "Count.")]
     assert start.tools[0].parameters["properties"]["by"]["type"] == "integer"
     assert episode.call(ToolCall("count", {"by": 2})).content == "2"
@@ -114,7 +114,7 @@ def test_tools_of_an_mcp_environment_are_tools_of_the_model() -> None:
 def test_async_methods_run_in_one_loop_and_get_the_arguments_that_they_take() -> None:
     environment = made(environment="echoing:Walks", action="echoing:Walk", step_errors="answer")
     episode = environment.episode()
-    start = episode.reset(environment.task("train", 0, seed=0), seed=0)
+    start = episode.reset(Task(0, environment.task("train", 0, seed=0)), seed=0)
     assert start.messages[0]["content"] == '{"place": 0}'
     assert set(start.tools[0].parameters["$defs"]) == {"Leg", "Way"}
 

@@ -276,7 +276,7 @@ def test_texts_and_listed_tasks_of_a_server() -> None:
         environment = made(f"http://127.0.0.1:{port}/", text="word", rewards="last")
         assert (environment.size("train"), environment.size("eval")) == (5, 2)
         episode = environment.episode()
-        start = episode.reset(environment.task("eval", 1, seed=0), seed=0)
+        start = episode.reset(Task(1, environment.task("eval", 1, seed=0), "eval"), seed=0)
         assert start.messages == [{"role": "user", "content": "{}"}]
         assert "at most 20" in episode.reply("a word that is much too long").messages[0]["content"]
         assert episode.reply("end").done
@@ -292,7 +292,7 @@ def test_a_server_that_is_killed_fails_its_episodes_and_the_next_ones_find_its_s
     with openenv("Sums", "Add", port) as process:
         episodes = [environment.episode() for _ in range(3)]
         for episode in episodes:
-            episode.reset(environment.task("train", 0, seed=0), seed=0)
+            episode.reset(Task(0, environment.task("train", 0, seed=0)), seed=0)
             assert not episode.call(ToolCall("step", {"number": 1})).done
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -302,7 +302,7 @@ def test_a_server_that_is_killed_fails_its_episodes_and_the_next_ones_find_its_s
             episode.close()
     with openenv("Sums", "Add", port):
         episode = environment.episode()
-        episode.reset(environment.task("train", 0, seed=0), seed=0)
+        episode.reset(Task(0, environment.task("train", 0, seed=0)), seed=0)
         assert not episode.call(ToolCall("step", {"number": 1})).done
         assert episode.reward().parts == {"steps": 1}
         episode.close()
@@ -315,7 +315,7 @@ def test_a_server_with_one_session_serves_one_conversation_after_the_other() -> 
     with openenv("Sums", "Add", port, sessions=1):
         environment = made(f"http://127.0.0.1:{port}", begin_s=1)
         first, second = environment.episode(), environment.episode()
-        task = environment.task("train", 0, seed=0)
+        task = Task(0, environment.task("train", 0, seed=0))
         first.reset(task, seed=0)
         with pytest.raises(AgentError, match="CAPACITY_REACHED"):
             second.reset(task, seed=0)

@@ -62,7 +62,8 @@ def play() -> Iterator[Callable[..., Any]]:
         async def whole() -> Any:
             episode = environment.episode()
             try:
-                return await talk(episode, await episode.reset(environment.task("train", number, seed=0), seed=0))  # type: ignore[misc]
+                task = Task(number, environment.task("train", number, seed=0))
+                return await talk(episode, await episode.reset(task, seed=0))  # type: ignore[misc]
             finally:
                 await asyncio.to_thread(episode.close)
 
@@ -379,7 +380,7 @@ def test_a_user_of_the_environment_speaks_until_it_is_content(play: Callable[...
 def test_held_out_tasks_may_have_settings_of_their_own() -> None:
     environment = made("trying_talks", held_out={"split": "test"}, eval_size=3, most=50)
     assert (environment.size("train"), environment.size("eval")) == (50, 3)
-    assert environment.task("train", 0, 0).data["hash"] != environment.task("eval", 0, 0).data["hash"]
+    assert environment.task("train", 0, 0)["hash"] != environment.task("eval", 0, 0)["hash"]
     environment.close()
 
 
@@ -596,7 +597,7 @@ def test_an_empty_answer_is_the_models_own(play: Callable[..., Any]) -> None:
 def test_a_set_for_evaluation_holds_the_held_out_tasks() -> None:
     environment = classic("multi", eval_size=3, arguments={"held_out": 5})
     assert (environment.size("train"), environment.size("eval")) == (20, 3)
-    assert environment.task("train", 0, 0).data["index"] == 0
+    assert environment.task("train", 0, 0)["index"] == 0
     environment.close()
 
 

@@ -21,7 +21,7 @@ def made(**options: Any) -> ReasoningGymEnvironment:
 
 def begun(environment: ReasoningGymEnvironment, number: int = 0) -> tuple[Episode, dict[str, Any]]:
     """An episode of a training task, and reasoning-gym's dict of its item."""
-    task = environment.task("train", number, seed=0)
+    task = Task(number, environment.task("train", number, seed=0))
     episode = environment.episode()
     episode.reset(task, seed=0)
     return episode, environment.entry(task.data["item"])
@@ -55,7 +55,7 @@ def test_a_composite_of_tasks_asks_and_verifies_as_reasoning_gym_does() -> None:
     environment = made(task="composite", config={"datasets": parts})
     for number in range(4):
         episode, entry = begun(environment, number)
-        item = environment.task("train", number, seed=0).data["item"]
+        item = environment.task("train", number, seed=0)["item"]
         judge = create_dataset("composite", datasets=specs, seed=item, size=1)
         assert entry["question"] == judge[0]["question"]
         assert episode.reply(entry["answer"]).done
@@ -69,14 +69,14 @@ def test_the_level_of_a_curriculum_rises_with_the_number_of_the_task() -> None:
 
     environment, again = (made(task="gcd", curriculum={"last": 2, "every": 2}) for _ in range(2))
     for split, number, level in [("train", 0, 0), ("train", 3, 1), ("train", 4, 2), ("train", 90, 2), ("eval", 0, 2)]:
-        task = environment.task(split, number, seed=0)  # type: ignore[arg-type]
+        task = Task(number, environment.task(split, number, seed=0), split)  # type: ignore[arg-type]
         curriculum = create_curriculum("gcd")
         curriculum.set_global_level(level)
         config = curriculum.generate_configuration()
         config.seed, config.size = task.data["item"], 1
         own = create_dataset("gcd", **vars(config))[0]
         assert task.data["question"] == own["question"]
-        assert again.task(split, number, seed=0) == task  # type: ignore[arg-type]
+        assert Task(number, again.task(split, number, seed=0), split) == task  # type: ignore[arg-type]
         episode = environment.episode()
         episode.reset(task, seed=0)
         episode.reply("?")
@@ -125,16 +125,16 @@ def test_only_the_text_in_the_tag_is_verified() -> None:
 
 def test_the_system_prompt_comes_first() -> None:
     environment = made(system="Think.")
-    start = environment.episode().reset(environment.task("eval", 3, seed=1), seed=0)
+    start = environment.episode().reset(Task(3, environment.task("eval", 3, seed=1), "eval"), seed=0)
     assert [message["role"] for message in start.messages] == ["system", "user"]
 
 
 def test_no_training_task_has_a_held_out_question() -> None:
     """This task has 8 questions, so that half of all numbers collide."""
     environment = made(task="coin_flip", config={"min_trials": 3, "max_trials": 3}, eval_size=4)
-    held = {environment.task("eval", n, seed=2).data["question"] for n in range(4)}
+    held = {environment.task("eval", n, seed=2)["question"] for n in range(4)}
     assert len(held) == 4
-    assert not held & {environment.task("train", n, seed=2).data["question"] for n in range(40)}
+    assert not held & {environment.task("train", n, seed=2)["question"] for n in range(40)}
 
 
 def test_a_task_with_too_few_questions_is_an_error() -> None:
@@ -144,6 +144,6 @@ def test_a_task_with_too_few_questions_is_an_error() -> None:
 
 def test_another_question_than_that_of_the_task_is_no_mistake_of_the_model() -> None:
     environment = made()
-    task = environment.task("train", 0, seed=0)
+    task = Task(0, environment.task("train", 0, seed=0))
     with pytest.raises(AgentError, match="another question here"):
         environment.episode().reset(Task(0, {**task.data, "question": "?"}), seed=0)

@@ -16,7 +16,7 @@ __all__ = ["Environment", "Episode", "Observation", "Outcome", "Reward", "Start"
 
 
 class Task(msgspec.Struct, frozen=True):
-    """One task of an environment. `data` is a JSON value that only the environment understands."""
+    """One task of an environment: its number and split, and what `Environment.task` returned for them as `data`."""
 
     number: int
     data: Any
@@ -142,9 +142,11 @@ class Environment(Plugin, ABC):
         """Return the number of tasks. None: there is a task for every number from 0 on."""
 
     @abstractmethod
-    def task(self, split: Literal["train", "eval"], number: int, seed: int) -> Task:
-        """Return task `number`, below `size`. `seed` is the job's: an environment that makes tasks up derives them from
-        seed, split and number. No task is in both splits."""
+    def task(self, split: Literal["train", "eval"], number: int, seed: int) -> Any:
+        """Return the data of task `number`, below `size`: a JSON value. `Episode.reset` gets it as `Task.data`.
+
+        `seed` is the job's: an environment that makes tasks up derives them from seed, split and number. No task is in
+        both splits."""
 
     @abstractmethod
     def episode(self) -> Episode:

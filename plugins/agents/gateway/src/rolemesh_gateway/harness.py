@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from rolemesh.api.workload import RankContext
 from rolemesh_agents import Conversation, ConversationFailedError, Harness, Start
-from rolemesh_agents.workloads.environment import check_listed
+from rolemesh_agents.workloads.listed import check_listed
 from rolemesh_gateway.dialogue import Dialogue
 from rolemesh_gateway.options import ProcessOptions
 from rolemesh_gateway.programs import Program, ProgramResult

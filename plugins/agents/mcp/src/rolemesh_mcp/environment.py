@@ -57,9 +57,9 @@ class McpEnvironment(Environment):
         """See `Environment.size`: the lines of the file."""
         return len(self._tasks[split])
 
-    def task(self, split: Literal["train", "eval"], number: int, seed: int) -> Task:
+    def task(self, split: Literal["train", "eval"], number: int, seed: int) -> Any:
         """See `Environment.task`: a line of the file."""
-        return Task(number, self._tasks[split][number], split)
+        return self._tasks[split][number]
 
     def episode(self) -> Episode:
         """See `Environment.episode`."""

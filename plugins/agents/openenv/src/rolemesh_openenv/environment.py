@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, Field, field_validator, model_validator
 
 from rolemesh.errors import OptionsError
-from rolemesh_agents import Environment, Episode, Task
+from rolemesh_agents import Environment, Episode
 from rolemesh_openenv.calling import Caller, Line, StillRunsError
 from rolemesh_openenv.episode import OpenEnvEpisode
 from rolemesh_openenv.remote import Remote, RemoteAction, Tasks, action_of
@@ -114,12 +114,12 @@ class OpenEnvEnvironment(Environment):
             return self._count(self._split(split))
         return self.options.eval_size if split == "eval" else None
 
-    def task(self, split: Literal["train", "eval"], number: int, seed: int) -> Task:
+    def task(self, split: Literal["train", "eval"], number: int, seed: int) -> dict[str, Any]:
         """See `Environment.task`. The data has the arguments of `reset`."""
         if self._lists:
-            return Task(number, {"split": self._split(split), "index": number}, split)
+            return {"split": self._split(split), "index": number}
         first = 0 if split == "eval" else self.options.eval_size
-        return Task(number, {"seed": (SEED_SPACING * seed + first + number) % SEEDS}, split)
+        return {"seed": (SEED_SPACING * seed + first + number) % SEEDS}
 
     def episode(self) -> Episode:
         """See `Environment.episode`."""

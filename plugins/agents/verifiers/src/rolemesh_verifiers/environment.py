@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from rolemesh.errors import OptionsError
-from rolemesh_agents import Environment, Episode, Task
+from rolemesh_agents import Environment, Episode
 from rolemesh_verifiers.episode import VerifiersEpisode
 from rolemesh_verifiers.options import VerifiersOptions
 from rolemesh_verifiers.serving import Serving
@@ -43,12 +43,12 @@ class VerifiersEnvironment(Environment):
             raise OptionsError(what, where="eval_size", remedy="make it smaller, or give `held_out` tasks of its own")
         return count - held
 
-    def task(self, split: Literal["train", "eval"], number: int, seed: int) -> Task:
+    def task(self, split: Literal["train", "eval"], number: int, seed: int) -> dict[str, Any]:
         """See `Environment.task`. The data is the task's number in verifiers, and a hash of its content."""
         options: VerifiersOptions = self.options
         index = number + (options.eval_size if split == "train" and not self._apart else 0)
         _, content = self._serving.run(self._serving.task(split, index)).result()
-        return Task(number, {"index": index, "hash": content}, split)
+        return {"index": index, "hash": content}
 
     def episode(self) -> Episode:
         """See `Environment.episode`."""

@@ -82,7 +82,7 @@ class ReasoningGymEnvironment(Environment):
         """See `Environment.size`: there is a training task for every number."""
         return self.options.eval_size if split == "eval" else None
 
-    def task(self, split: Literal["train", "eval"], number: int, seed: int) -> Task:
+    def task(self, split: Literal["train", "eval"], number: int, seed: int) -> dict[str, Any]:
         """See `Environment.task`. The data is the item's number, its question, and its place in the curriculum.
 
         The number of a training task alone decides its level.
@@ -90,7 +90,7 @@ class ReasoningGymEnvironment(Environment):
         held = self._held_out(seed)
         if split == "eval":
             question, item = list(held.items())[number]
-            return Task(number, self._data(item, question, len(self._levels) - 1), split)
+            return self._data(item, question, len(self._levels) - 1)
         at = self._place(number)
         # Training begins behind the items that were looked at for the held-out questions.
         first = SEED_SPACING * (seed + 1) + _PROBES * self.options.eval_size + number
@@ -98,7 +98,7 @@ class ReasoningGymEnvironment(Environment):
             item = first + (probe << 40)
             question = self.entry(item, at)["question"]
             if question not in held:
-                return Task(number, self._data(item, question, at), split)
+                return self._data(item, question, at)
         raise self._too_few(f"each of {_PROBES} items has a question that is held out")
 
     def episode(self) -> Episode:

@@ -24,7 +24,8 @@ from rolemesh_agents.environment import Task
 from rolemesh_agents.errors import AgentError
 from rolemesh_agents.harness import Harness
 from rolemesh_agents.workloads.agent_options import AgentOptions
-from rolemesh_agents.workloads.environment import EnvironmentOptions, check_listed
+from rolemesh_agents.workloads.environment import EnvironmentOptions
+from rolemesh_agents.workloads.listed import check_listed, listed_name
 from rolemesh_agents.workloads.model_folder import check_model_folder
 from rolemesh_agents.workloads.tasks import TasksOptions
 
@@ -37,19 +38,19 @@ DEFAULT_HARNESS = "tools"
 
 
 def check_tasks(options: AgentOptions, op: OpCall, job: CheckedJob) -> None:
-    """Raise `OptionsError` if the tasks of a call are from a role with other groups or another environment."""
+    """Raise `OptionsError` if the tasks of a call are of another environment than the one that runs the episodes."""
     role = job.roles.get(options.environment)
-    runs = role.options.environment if role and isinstance(role.options, EnvironmentOptions) else None
+    if role is None or not isinstance(role.options, EnvironmentOptions):
+        return
+    runs = check_listed(job, "environments", role.options.environment, "environment")
     for edge in job.graph.inputs(op.id):
         source = job.graph.ops[edge.src].role
         dealt = job.roles[source].options
         if not isinstance(dealt, TasksOptions):
             continue
-        if op.operator == "converse" and dealt.samples != options.samples:
-            what = f"samples is {options.samples}, and role {source} makes groups of {dealt.samples}"
-            raise OptionsError(what, where="samples", remedy=f"set it to {dealt.samples}, or samples of {source}")
-        if runs is not None and dealt.environment != runs:
-            what = f"role {source} deals out tasks of {dealt.environment}, and {options.environment} runs {runs}"
+        deals = check_listed(job, "environments", dealt.environment, "environment")
+        if deals != runs:
+            what = f"role {source} deals out tasks of {deals}, and {options.environment} runs {runs}"
             raise OptionsError(what, where="environment", remedy="give both roles the same environment")
 
 
@@ -65,11 +66,11 @@ class AgentWorkload(Workload):
 
     @classmethod
     def operators(cls, options: AgentOptions) -> Mapping[str, OperatorSpec]:
-        """See `Workload.operators`: an item of `converse` is a group, and of `evaluate` a task."""
+        """See `Workload.operators`: an item is a task, of which `converse` returns a group."""
         found = dict(super().operators(options))
-        for name, rows, ahead in (("converse", options.samples, options.ahead), ("evaluate", 1, 0)):
-            several = max(1, options.conversations // rows)
-            shared = Balanced(rows=rows, concurrency=several, ahead=ahead)
+        for name, samples, ahead in (("converse", options.samples, options.ahead), ("evaluate", 1, 0)):
+            several = max(1, options.conversations // samples)
+            shared = Balanced(concurrency=several, ahead=ahead, results=samples)
             found[name] = msgspec.structs.replace(found[name], inputs={"tasks": shared}, returns=shared)
         return found
 
@@ -87,9 +88,8 @@ class AgentWorkload(Workload):
         elif options.reasoning != "text":
             what = "reasoning has no effect: the job's own template takes turns apart"
             raise OptionsError(what, where="reasoning", remedy="leave it out, and let the code of template do this")
-        if options.harness != DEFAULT_HARNESS:
-            check_listed(job, "harnesses", options.harness, "harness")
-            harness = job.declared["harnesses", options.harness]
+        if _has_harness(options, job.declared):
+            harness = job.declared["harnesses", check_listed(job, "harnesses", options.harness, "harness")]
             harness.cls.check_job(harness.options, job)
         for op in job.graph.ops:
             if op.role != role or op.operator == "samples":
@@ -109,8 +109,11 @@ class AgentWorkload(Workload):
         self._ctx = ctx
         options = ctx.options
         self._template: TokenTemplate = _load_template(options, Path(ctx.base, options.model))
-        listed = ctx.plugins.get(("harnesses", options.harness))
-        self._harness: Harness = listed() if listed is not None else ToolLoop(ToolLoop.Options())
+        if _has_harness(options, ctx.plugins):
+            name = listed_name(ctx.plugins, "harnesses", options.harness)
+            self._harness: Harness = ctx.plugins["harnesses", name]()
+        else:
+            self._harness = ToolLoop(ToolLoop.Options())
         self._harness.check_machine(ctx)
         self._ready: asyncio.Event | None = None
         self._warned: set[str] = set()
@@ -122,7 +125,7 @@ class AgentWorkload(Workload):
 
     @operator(tasks=Balanced(), returns=Split())
     async def converse(self, tasks: Batch) -> Batch:
-        """Hold the conversations of one task, a row each, and return their tokens with rewards and advantages.
+        """Hold `samples` conversations of one task, and return a row for each: tokens, reward and advantage.
 
         `tasks` has the columns `task`, `index` and `group`; see the workload `tasks`. A group in which a conversation
         failed for good is dropped, and another task takes its place. Raises `AgentError` when no replacement is left,
@@ -132,17 +135,13 @@ class AgentWorkload(Workload):
         self._tell_others()
         task = msgspec.convert(tasks["task"][0], Task)
         group = int(tasks["group"][0])
-        if tasks.rows != options.samples or len({int(each) for each in tasks["group"]}) > 1:
-            what = f"a group has {options.samples} rows, and tasks came in groups {[int(g) for g in tasks['group']]}"
-            remedy = "give each task of the role `tasks` as many rows as the agent's option samples says"
-            raise breach(what, where=f"{self._ctx.role}, step {self._ctx.step}", remedy=remedy)
         for refill in range(options.refills + 1):
             if refill:
                 self._ctx.count(groups_refilled=1)
                 task = await self._another(group, refill)
-            found = await self._group(task, group, refill, tasks.rows)
+            found = await self._group(task, group, refill, options.samples)
             held = [each for each in found if isinstance(each, Held)]
-            if len(held) == tasks.rows:
+            if len(held) == len(found):
                 self._report(held, "")
                 self._count_others(held)
                 rows = group_rows(held, task.number, group, options.advantages)
@@ -279,6 +278,13 @@ class AgentWorkload(Workload):
     def teardown(self) -> None:
         """See `Workload.teardown`."""
         asyncio.run(self._harness.close())
+
+
+def _has_harness(options: AgentOptions, listed: Mapping[tuple[str, str], Any]) -> bool:
+    """Return whether the agent has a harness that the job file lists."""
+    if options.harness is None:
+        return any(kind == "harnesses" for kind, _ in listed)
+    return options.harness != DEFAULT_HARNESS
 
 
 def _load_template(options: AgentOptions, folder: Path) -> TokenTemplate:

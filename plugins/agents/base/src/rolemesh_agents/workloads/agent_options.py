@@ -19,10 +19,12 @@ class AgentOptions(BaseModel, extra="forbid"):
     model: str = Field(description="folder with the model's tokenizer and chat template, relative to the job file")
     rollout: str = Field("rollout", description="the role that samples: its service `sample`")
     environment: str = Field("environment", description="the role with the workload `environment`")
-    harness: str = Field("tools", description="name of a harness under plugins.harnesses; tools: the plain tool loop")
-    samples: int = Field(
-        default=8, ge=1, description="conversations of each task, as in the options of the role `tasks`"
+    harness: str | None = Field(
+        None,
+        description="name of a harness under plugins.harnesses; null: the only one there, or tools; tools: the plain "
+        "tool loop",
     )
+    samples: int = Field(default=8, ge=1, description="conversations of each task that `converse` holds")
     conversations: int = Field(
         64, ge=1, description="conversations that a rank holds at once, rounded to whole groups, at least one group"
     )

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 
 from rolemesh.api.service import service
 from rolemesh.api.workload import RankContext, Workload
-from rolemesh.errors import OptionsError, RolemeshError, nearest
+from rolemesh.errors import RolemeshError
 from rolemesh_agents.contract import breach, is_breach, raised_at
 from rolemesh_agents.conversations.action_log import LoggedAction
 from rolemesh_agents.environment import Environment, Episode, Task
@@ -24,12 +24,13 @@ from rolemesh_agents.episodes.worker import LateError
 from rolemesh_agents.errors import SandboxLostError
 from rolemesh_agents.sandbox import Limits
 from rolemesh_agents.workloads.deck import Deck
+from rolemesh_agents.workloads.listed import check_listed, listed_name
 from rolemesh_agents.workloads.trial import try_sandbox
 
 if TYPE_CHECKING:
     from rolemesh.job.prepared import CheckedJob
 
-__all__ = ["EnvironmentOptions", "EnvironmentWorkload", "check_listed"]
+__all__ = ["EnvironmentOptions", "EnvironmentWorkload"]
 
 EPISODES = 1024
 """Maximum number of calls that run at once in a rank."""
@@ -44,7 +45,9 @@ PAUSE_S = 3.0
 class EnvironmentOptions(BaseModel, extra="forbid"):
     """Options of the workload `environment`."""
 
-    environment: str = Field(description="name of an environment under plugins.environments")
+    environment: str | None = Field(
+        None, description="name of an environment under plugins.environments; null: the only one"
+    )
     sandbox: str | None = Field(
         None, description="name of a sandbox under plugins.sandboxes, of which each episode gets one; null: none"
     )
@@ -85,8 +88,9 @@ class EnvironmentWorkload(Workload):
     def setup(self, ctx: RankContext[EnvironmentOptions]) -> None:
         """See `Workload.setup`."""
         self._ctx = ctx
-        self._environment: Environment = ctx.plugins["environments", ctx.options.environment]()
-        self._deck = Deck(self._environment, ctx.options.environment, ctx.seed)
+        name = listed_name(ctx.plugins, "environments", ctx.options.environment)
+        self._environment: Environment = ctx.plugins["environments", name]()
+        self._deck = Deck(self._environment, name, ctx.seed)
         self._episodes: dict[str, tuple[int, OpenEpisode]] = {}
         self._first: asyncio.Event | None = None
         """The open episodes and the steps in which they began, by session."""
@@ -265,15 +269,6 @@ class EnvironmentWorkload(Workload):
         found = self._episodes.pop(session, None)
         if found is not None:
             await found[1].close()
-
-
-def check_listed(job: CheckedJob, kind: str, name: str, where: str) -> None:
-    """Raise `OptionsError` unless the job file lists the plugin `name` of this kind."""
-    listed = [each for found, each in job.declared if found == kind]
-    if name not in listed:
-        what = f"the job file lists no {name!r} under plugins.{kind}"
-        remedy = nearest(name, listed) if listed else f"write plugins: {{{kind}: [{{use: {name!r}}}]}}"
-        raise OptionsError(what, where=where, remedy=remedy)
 
 
 def _close_all(episodes: list[OpenEpisode]) -> None:

@@ -15,7 +15,8 @@ from rolemesh.api.service import service
 from rolemesh.api.workload import RankContext, Workload
 from rolemesh_agents.episodes.worker import Worker
 from rolemesh_agents.sandbox import Limits, Sandbox
-from rolemesh_agents.workloads.environment import EPISODES, check_listed
+from rolemesh_agents.workloads.environment import EPISODES
+from rolemesh_agents.workloads.listed import check_listed, listed_name
 from rolemesh_agents.workloads.trial import try_sandbox
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ GRACE_S = 30.0
 class SandboxOptions(BaseModel, extra="forbid"):
     """Options of the workload `sandbox`."""
 
-    sandbox: str = Field(description="name of a sandbox under plugins.sandboxes")
+    sandbox: str | None = Field(None, description="name of a sandbox under plugins.sandboxes; null: the only one")
     limits: Limits = Field(default=Limits(), description="limits of the commands")
 
 
@@ -66,7 +67,8 @@ class SandboxWorkload(Workload):
         """See `Workload.setup`."""
         self._ctx = ctx
         self._open: dict[str, _Open] = {}
-        try_sandbox(ctx, ctx.options.sandbox, ctx.options.limits)
+        self._name = listed_name(ctx.plugins, "sandboxes", ctx.options.sandbox)
+        try_sandbox(ctx, self._name, ctx.options.limits)
 
     @service(concurrency=EPISODES, recorded=True)
     async def run(self, command: str | list[str], stdin: str = "", seconds: float | None = None) -> dict[str, Any]:
@@ -112,7 +114,7 @@ class SandboxWorkload(Workload):
         if found is None:
             ctx, by = self._ctx, self._ctx.called_by
             folder = Path(tempfile.mkdtemp(prefix="sandbox-", dir=ctx.tmp_dir))
-            sandbox: Sandbox = ctx.plugins["sandboxes", ctx.options.sandbox]()
+            sandbox: Sandbox = ctx.plugins["sandboxes", self._name]()
             found = self._open[self._session] = _Open(sandbox, folder, by.step if by is not None else 0)
             await found.worker.run(OPEN_S, sandbox.open, folder, ctx.options.limits)
         return found

@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from rolemesh.api.batch import Batch
 from rolemesh.api.partition import Split
 from rolemesh.api.workload import RankContext, State, Workload, operator
+from rolemesh.errors import OptionsError
 from rolemesh_agents.contract import breach
 from rolemesh_agents.environment import Environment
 from rolemesh_agents.workloads.deck import EMPTY, LISTED, Deck, place
-from rolemesh_agents.workloads.environment import check_listed
+from rolemesh_agents.workloads.listed import check_listed, listed_name
 
 if TYPE_CHECKING:
     from rolemesh.job.prepared import CheckedJob
@@ -25,13 +26,20 @@ __all__ = ["TasksOptions", "TasksWorkload"]
 class TasksOptions(BaseModel, extra="forbid"):
     """Options of the workload `tasks`."""
 
-    environment: str = Field(description="name of an environment under plugins.environments")
-    groups: int = Field(default=8, ge=1, description="tasks of a step")
-    samples: int = Field(
-        default=8, ge=1, description="conversations of each task; the option of the agent must be equal"
+    environment: str | None = Field(
+        None, description="name of an environment under plugins.environments; null: the only one"
     )
+    groups: int = Field(default=8, ge=1, description="tasks of a step")
     held_out: int = Field(default=64, ge=1, description="tasks of `held_out`: the first ones of the split eval")
     shuffle: bool = Field(default=True, description="deal the tasks out in another order in each epoch")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _moved(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "samples" in given:
+            what = "samples is an option of the role `agent` alone: each task has one row here"
+            raise OptionsError(what, remedy="leave it out here, and set it in the options of that role")
+        return given
 
 
 class TasksWorkload(Workload):
@@ -50,8 +58,9 @@ class TasksWorkload(Workload):
     def setup(self, ctx: RankContext[TasksOptions]) -> None:
         """See `Workload.setup`."""
         self._ctx = ctx
-        self._environment: Environment = ctx.plugins["environments", ctx.options.environment]()
-        self._deck = Deck(self._environment, ctx.options.environment, ctx.seed)
+        self._name = listed_name(ctx.plugins, "environments", ctx.options.environment)
+        self._environment: Environment = ctx.plugins["environments", self._name]()
+        self._deck = Deck(self._environment, self._name, ctx.seed)
         self._next = 0
         """Number of tasks that all ranks together have dealt out."""
         self._order: tuple[int, Any] = -1, None
@@ -59,37 +68,31 @@ class TasksWorkload(Workload):
 
     @operator(returns=Split())
     def next(self) -> Batch:
-        """Return `groups` tasks, each in `samples` rows that follow each other.
+        """Return `groups` tasks, one in each row.
 
         Columns: `task` (a task as a JSON value), `index` (int64, the task's number) and `group` (int64, one number for
         each time that a task is dealt out).
         """
-        options, ctx = self._ctx.options, self._ctx
-        mine = [self._next + group for group in ctx.mine(options.groups)]
-        self._next += options.groups
-        return self._rows("train", [self._number(group) for group in mine], mine, options.samples)
+        groups = self._ctx.options.groups
+        mine = [self._next + group for group in self._ctx.mine(groups)]
+        self._next += groups
+        return self._rows("train", [self._number(group) for group in mine], mine)
 
     @operator(returns=Split())
     def held_out(self) -> Batch:
-        """Return the first `held_out` tasks of the split eval, each in one row. The columns are those of `next`."""
+        """Return the first `held_out` tasks of the split eval, one in each row. The columns are those of `next`."""
         ctx = self._ctx
         size = self._deck.size("eval")
         count = ctx.options.held_out if size is None else min(ctx.options.held_out, size)
         if not count:
-            what = f"the environment {ctx.options.environment} has no tasks in the split eval"
+            what = f"the environment {self._name} has no tasks in the split eval"
             raise breach(what, remedy="leave `held_out` out of the flow")
         mine = list(ctx.mine(count))
-        return self._rows("eval", mine, mine, 1)
+        return self._rows("eval", mine, mine)
 
-    def _rows(self, split: Literal["train", "eval"], numbers: list[int], groups: list[int], samples: int) -> Batch:
+    def _rows(self, split: Literal["train", "eval"], numbers: list[int], groups: list[int]) -> Batch:
         tasks = [self._deck.task(split, number) for number in numbers]
-        return Batch(
-            {
-                "task": [task for task in tasks for _ in range(samples)],
-                "index": np.repeat(np.array(numbers, np.int64), samples),
-                "group": np.repeat(np.array(groups, np.int64), samples),
-            }
-        )
+        return Batch({"task": tasks, "index": np.array(numbers, np.int64), "group": np.array(groups, np.int64)})
 
     def _number(self, position: int) -> int:
         """Return the number of the task that is dealt out at `position`, counted from the job's begin."""
@@ -97,9 +100,7 @@ class TasksWorkload(Workload):
         if size is None:
             return position
         if not size:
-            raise breach(
-                f"the environment {self._ctx.options.environment} has no tasks in the split train", remedy=EMPTY
-            )
+            raise breach(f"the environment {self._name} has no tasks in the split train", remedy=EMPTY)
         epoch, at = divmod(position, size)
         if not self._ctx.options.shuffle:
             return at

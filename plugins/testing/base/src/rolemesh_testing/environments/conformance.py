@@ -141,14 +141,6 @@ class EnvironmentConformance(PluginConformance):
             assert size is None or size >= 0, f"size({split!r}) is {size}"
             assert size != 0 or split == "eval", "there is no task to train on: size('train') is 0"
 
-    def test_its_tasks_have_their_numbers(self, life: Life) -> None:
-        """Each task has the number and the split that rolemesh asked for."""
-        for split in ("train", "eval"):
-            size = life.look(split, (), self.seed).size
-            numbers = range(min(3, self.sampled if size is None else size))
-            found = [json.loads(text) for text in life.look(split, tuple(numbers), self.seed).tasks]
-            assert [(task[0], task[2]) for task in found] == [(number, split) for number in numbers]
-
     def test_its_tasks_are_the_same_in_every_process(self, start: Callable[[], Life]) -> None:
         """The role with the tasks and the one with the environment have an object each. Tasks are JSON values."""
         one, other = start(), start()

@@ -20,7 +20,7 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 from rolemesh.api.import_ref import ImportRef
-from rolemesh_agents import Environment, Episode, Limits, Observation, Outcome, Reward, Sandbox, Start
+from rolemesh_agents import Environment, Episode, Limits, Observation, Outcome, Reward, Sandbox, Start, Task
 from rolemesh_testing.environments.wire import (
     Act,
     Acted,
@@ -121,8 +121,9 @@ class _Life:
         size, found = self.environment.size(split), []
         for number in order.numbers:
             if size is None or number < size:
-                task = self.environment.task(split, number, order.seed)
-                found.append(json.dumps([task.number, task.data, task.split], sort_keys=True, allow_nan=False))
+                data = self.environment.task(split, number, order.seed)
+                assert not isinstance(data, Task), "task() returns a Task; return its data alone: return data"
+                found.append(json.dumps([number, data, split], sort_keys=True, allow_nan=False))
         return Looked(size, tuple(found))
 
     def _new(self, number: int) -> Episode:

@@ -17,8 +17,8 @@ class Questions(Environment):
     def size(self, split: str) -> int:
         return len(self.rows) if split == "train" else 0
 
-    def task(self, split: str, number: int, seed: int) -> Task:
-        return Task(number, self.rows[number], split)
+    def task(self, split: str, number: int, seed: int) -> Any:
+        return self.rows[number]
 
     def episode(self) -> Episode:
         return Attempts()
