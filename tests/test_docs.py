@@ -113,7 +113,7 @@ def test_the_plugins_of_all_pages_work_in_one_job_through_kills(tmp_path: Path) 
         "failover": [{"use": "whole-role", "options": {"roles": ["sink"]}}, {"use": "job"}],
         "diagnosers": [{"use": "our-cluster"}, {"use": "standard"}],
         "observers": [{"use": "metric-csv", "options": {"metric": "reward"}}],
-        "engine": {"options": {"edges": {"local": "plain-tcp"}}},
+        "engine": {"options": {"transports": {"local": "plain-tcp"}}},
     }
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
     rehearsal = ["--chaos", "kills=2,seed=1,targets=rank", "--chaos-compare"]
@@ -195,8 +195,8 @@ def test_the_tutorial_workload_continues_from_its_snapshot_as_if_nothing_had_hap
     cls = defined(next(b for b in blocks("docs/write-a-workload.md", "python") if "class Shuffler" in b), "Shuffler")
 
     def fresh() -> Any:
-        workload = cls()
-        workload.setup(RankContext(options=cls.Options(path="unused", rows=2), seed=3))
+        workload = cls(cls.Options(path="unused", rows=2))
+        workload.setup(RankContext(seed=3))
         workload.lines = [f"line {i}" for i in range(5)]
         return workload
 

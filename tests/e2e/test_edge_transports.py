@@ -119,7 +119,7 @@ roles:
   source: {use: "apart_roles.py:Source", resources: {cpu: 0.1}}
   sink: {use: "apart_roles.py:Sink", resources: {cpu: 0.1}}
 plugins: {transports: [{use: "aside.py:Aside"}]}
-engine: {options: {edges: {each: {"source.make -> sink.take": "aside.py:Aside"}}}}
+engine: {options: {transports: {each: {"source.make -> sink.take": "aside.py:Aside"}}}}
 failover: [{use: process}]
 """
 
@@ -146,7 +146,7 @@ def test_the_values_of_one_edge_take_the_transport_that_is_named_for_it(job: Job
 
 def test_an_edge_or_a_transport_that_is_not_there_is_an_error(job: Job) -> None:
     each = '{"source.make -> sink.tke": "aside.py:Aside", "source.large -> sink.take": tcp}'
-    checked = job.cli("validate", "job.yaml", f"engine.options.edges.each={each}")
+    checked = job.cli("validate", "job.yaml", f"engine.options.transports.each={each}")
     assert checked.returncode == 2
     assert "the flow has no edge 'source.make -> sink.tke'" in checked.stderr
     assert "did you mean 'source.make -> sink.take'?" in checked.stderr

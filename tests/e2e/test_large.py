@@ -117,7 +117,7 @@ roles:
 engine: {{options: {{lease_s: 2, stop_grace_s: 2}}}}
 """
 NODES = ("--nodes", "2x(cpu=0.4)", "engine.options.snapshots.replicas=1")
-LITTLE = ("engine.options.edges.retention.max_bytes=8000000",)
+LITTLE = ("engine.options.retention.max_bytes=8000000",)
 
 
 def ended(make_job: Make, name: str, *args: str) -> tuple[Job, dict[str, Any], list[dict[str, Any]]]:

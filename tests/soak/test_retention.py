@@ -75,7 +75,7 @@ edges: {{credits: 64}}
 failover: [{{use: process, options: {{max_attempts: 1000}}}}]
 engine:
   options:
-    edges: {{retention: {{max_bytes: {MAX_MIB << 20}}}}}
+    retention: {{max_bytes: {MAX_MIB << 20}}}
     snapshots: {{every: {EVERY}, persist_every: 10000}}
 metrics: {{every: 1000}}
 """

@@ -55,7 +55,7 @@ class Selection:
     """The engine that runs the job. Its options are the job file's, or the defaults if another
     engine than the job file's was chosen."""
     used_by_engine: Mapping[str, Selected]
-    """Plugins that the engine's options name, by the path of the option: ``edges.local``."""
+    """Plugins that the engine's options name, by the path of the option: ``transports.local``."""
     declared: Mapping[tuple[str, str], Selected]
     """Plugins of kinds that the kernel does not know, by kind and name; numbers distinguish several
     of one name."""

@@ -17,11 +17,13 @@ from tests.structure import ROOT
 
 from rolemesh import Job, flow
 from rolemesh.api.plugin import NoOptions
+from rolemesh.errors import OptionsError
 from rolemesh.job_file import model as spec
+from rolemesh.job_file.places import parse_yaml
 from rolemesh.plugins.discovery import discover
 from rolemesh.plugins.drivers import load
 from rolemesh_durable.effects import _parsed, needs_of, without_effect
-from rolemesh_durable.options import DurableOptions, Retention
+from rolemesh_durable.options import DurableOptions
 from rolemesh_inline import InlineEngine
 
 TABLE = ROOT / "tests/data/effects.txt"
@@ -35,9 +37,8 @@ def models() -> Iterator[tuple[str, type[BaseModel], tuple[BaseModel, ...]]]:
     yield "job", spec.JobSpec, ()
     for section in ("edges", "metrics", "until"):
         yield section, type(getattr(JOB, section)), (JOB,)
-    for section in ("hang", "stragglers", "snapshots", "edges"):
+    for section in ("hang", "stragglers", "snapshots", "transports", "retention"):
         yield f"engine.{section}", type(getattr(OPTIONS, section)), (JOB, OPTIONS)
-    yield "engine.edges.retention", Retention, (JOB, OPTIONS, OPTIONS.edges)
     yield "roles", spec.RoleSpec, (JOB,)
     yield "roles.resources", spec.Resources, (JOB, JOB.roles["r"])
     yield "roles.runtime_env", spec.RuntimeEnv, (JOB, JOB.roles["r"])
@@ -98,7 +99,7 @@ def test_a_key_is_reported_with_what_it_needs_and_only_then(where):
         ("workloads.fsdp", {"min_lr_ratio": 0.1}, {"min_lr_ratio": "schedule is not constant"}),
         ("workloads.deepspeed", {"schedule_updates": 9, "config": {"scheduler": {"type": "WarmupDecayLR"}}}, {}),
         ("workloads.vllm", {"top_p": 0.5, "temperature": 0.0}, {"top_p": "temperature is set"}),
-        ("engine.edges.retention", {"max_bytes": 1 << 21}, {"max_bytes": "enabled is set or failover is set"}),
+        ("engine.retention", {"max_bytes": 1 << 21}, {"max_bytes": "enabled is set or failover is set"}),
         ("engines.durable", {"priority": 3}, {}),
     ],
 )
@@ -135,14 +136,13 @@ def test_validate_reports_the_key_with_its_place(tmp_path: Path, capsys: pytest.
     (tmp_path / "data.py").write_text("def give(ctx):\n    return None\n")
     job = tmp_path / "job.yaml"
     job.write_text(
-        "name: t\nflow: flow.py:f\nsteps: 1\nengine: {options: {edges: {retention: {max_bytes: 2097152}}}}\n"
+        "name: t\nflow: flow.py:f\nsteps: 1\nengine: {options: {retention: {max_bytes: 2097152}}}\n"
         "roles: {data: {use: function, options: {target: 'data.py:give'}}}\n"
     )
     validate.command(job)
     [line] = capsys.readouterr().err.splitlines()
     assert (
-        "job.yaml:4: engine.options.edges.retention.max_bytes: it has no effect unless enabled is set or failover is"
-        in line
+        "job.yaml:4: engine.options.retention.max_bytes: it has no effect unless enabled is set or failover is" in line
     )
     validate.command(job, as_json=True)
     assert [f"warning: {text}" for text in json.loads(capsys.readouterr().out)["warnings"]] == [line]
@@ -163,3 +163,22 @@ def test_the_engine_inline_reports_what_it_does_not_read(tmp_path: Path):
 
 if __name__ == "__main__":
     TABLE.write_text("".join(f"{key}: {needs}\n" for key, needs in lines().items()))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("{local: tcp}", "{transports: {local: tcp}}"),
+        ("{retention: {max_bytes: 2097152}}", "{retention: {max_bytes: 2097152}}"),
+        (
+            "{each: {a -> b: x}, retention: {enabled: true}}",
+            "{retention: {enabled: true}, transports: {each: {a -> b: x}}}",
+        ),
+    ],
+)
+def test_the_former_option_edges_is_refused_with_the_new_line(old: str, new: str) -> None:
+    written = parse_yaml(f"edges: {old}", "job.yaml")[0]
+    with pytest.raises(OptionsError) as caught:
+        DurableOptions.model_validate(written)
+    assert caught.value.remedy == f"write engine: {{options: {new}}}"
+    DurableOptions.model_validate(parse_yaml(new, "job.yaml")[0])

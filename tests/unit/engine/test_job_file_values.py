@@ -105,17 +105,17 @@ CHANGES: Mapping[str, tuple[str, str]] = {
     "snapshots.persist_every": (f"{OURS}.snapshots.persist_every=7", "rank.job.snapshots.persist_every"),
     "snapshots.keep": (f"{OURS}.snapshots.keep=7", "rank.job.snapshots.keep"),
     "snapshots.replicas": (f"{OURS}.snapshots.replicas=1", "rank.job.snapshots.replicas"),
-    "edges.local": (f"{OURS}.edges.local=tcp", "rank.job.local.record[name]"),
-    "edges.remote": (f"{OURS}.edges.remote=work.py:Wire", "rank.job.remote.record[name]"),
-    "edges.retention.enabled": (f"{OURS}.edges.retention.enabled=false", "rank.job.retention"),
-    "edges.retention.max_bytes": (f"{OURS}.edges.retention.max_bytes=7000000", "rank.job.retention_bytes"),
+    "transports.local": (f"{OURS}.transports.local=tcp", "rank.job.local.record[name]"),
+    "transports.remote": (f"{OURS}.transports.remote=work.py:Wire", "rank.job.remote.record[name]"),
+    "retention.enabled": (f"{OURS}.retention.enabled=false", "rank.job.retention"),
+    "retention.max_bytes": (f"{OURS}.retention.max_bytes=7000000", "rank.job.retention_bytes"),
 }
 """A change of each value that the engine reads from the start of a process, and a place of the value in a start."""
 ELSEWHERE = {
     "flow": "the kernel traces it",
     "params": "the kernel traces the flow with them",
     "edges": "the kernel puts them into the graph and the request",
-    "edges.each": "a start has the numbers of the edges; tests/e2e/test_edge_transports.py follows the values",
+    "transports.each": "a start has the numbers of the edges; tests/e2e/test_edge_transports.py follows the values",
     "engine": "the kernel selects the engine; its options have entries of their own",
     "priority": "the driver reads it while it waits for resources",
     "room_wait_s": "the driver reads it while it waits for resources",

@@ -256,9 +256,9 @@ class Known(NamedTuple):
     rank: str = ""
 
 
-SLOW_WIRE = 'engine.options.edges.local={use: "roles.py:SlowWire"}'
+SLOW_WIRE = 'engine.options.transports.local={use: "roles.py:SlowWire"}'
 SNAPSHOTS = "engine.options.snapshots={enabled: true, every_s: 0.001}"
-RETENTION = ("failover=[{use: process}]", "engine.options.edges.retention={max_bytes: 4000000}")
+RETENTION = ("failover=[{use: process}]", "engine.options.retention={max_bytes: 4000000}")
 TURNS = "placement={use: collocation, options: {groups: [{roles: [a, c], turns: true}]}}"
 
 FLOWS = {

@@ -32,7 +32,7 @@ def refused(*overrides: str, more: str = "", env: dict[str, str] | None = None) 
         ("lease_s: 5", "lease_s", "engine: {options: {lease_s: 5}}"),
         ("state: sqlite", "state", "engine: {options: {state: sqlite}}"),
         ("hang: {after_s: 5, stacks: false}", "hang", "engine: {options: {hang: {after_s: 5, stacks: false}}}"),
-        ("edges: {local: tcp}", "edges.local", "engine: {options: {edges: {local: tcp}}}"),
+        ("retention: {enabled: true}", "retention", "engine: {options: {retention: {enabled: true}}}"),
         ("state: ${SECRET}", "state", "engine: {options: {state: …}}"),
         (f"state: {'x' * 99}", "state", "engine: {options: {state: …}}"),
     ],
@@ -44,7 +44,7 @@ def test_an_old_key_is_refused_with_the_new_line(line: str, key: str, new: str) 
     assert remedy == f"write {new}"
 
 
-@pytest.mark.parametrize("override", ["lease_s=5", "hang.after_s=5", "edges.remote=tcp", "state:=${X}"])
+@pytest.mark.parametrize("override", ["lease_s=5", "hang.after_s=5", "transports.remote=tcp", "state:=${X}"])
 def test_an_old_override_is_refused_with_the_new_one(override: str) -> None:
     [(where, _, remedy)] = refused(override, env={"X": "1"})
     assert where == f"command line: {override}"

@@ -45,8 +45,8 @@ def test_every_use_is_resolved(toy: object, basics: object, tmp_path: Path) -> N
     assert [placed.record.name for placed in selection.placement] == ["pack2", "pack"]
     assert selection.failover == ()
     assert {path: used.record.name for path, used in selection.used_by_engine.items()} == {
-        "edges.local": "shm",
-        "edges.remote": "tcp",
+        "transports.local": "shm",
+        "transports.remote": "tcp",
     }
     names = [record.name for record in selection.records]
     assert names == ["toy", "pack2", "pack", "standard", "shm", "tcp", "recorder"]
@@ -104,12 +104,12 @@ def test_all_problems_come_together_and_a_plugin_is_complained_about_once(basics
     found = errors(
         tmp_path,
         JOB.replace("use: toy", "use: fsdpp") + "failover: [{use: procss}]\n",
-        "engine.options.edges.local=rdma",
+        "engine.options.transports.local=rdma",
     )
     assert [(error.where or "").replace(f"{tmp_path}/", "") for error in found] == [
         "job.yaml:5: roles.a.use",
         "job.yaml:11: failover.0.use",
-        "command line: engine.options.edges.local=rdma",
+        "command line: engine.options.transports.local=rdma",
     ]
 
 

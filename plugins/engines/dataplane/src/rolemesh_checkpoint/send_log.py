@@ -34,7 +34,7 @@ SEGMENT_BYTES: Final = 1 << 20
 This lets many ranks with little to log fit into little memory. A rank that starts again finds room.
 """
 _SENT: Final = " of what was sent"
-_LESS: Final = "or lower edges.retention.max_bytes"
+_LESS: Final = "or lower retention.max_bytes"
 _CHUNK: Final = RecordKind.CHUNK
 _LINE: Final = RecordKind.LINE
 _MAGIC: Final = b"rmlog004"

@@ -1,6 +1,6 @@
 """The API of a transport, a kind of plugin of this engine: it brings frames from one rank to another.
 
-A job file names transports under ``engine.options.edges``. Transports do not read the content of frames.
+A job file names transports under ``engine.options.transports``. Transports do not read the content of frames.
 
 A rank has one `Inbox`. A transport makes it reachable for peers (`Transport.open`) and returns a `Sender` per peer. It
 delivers received frames into the inbox, so a rank waits in one place whatever its transports.
@@ -136,10 +136,10 @@ class Transport(Plugin, ABC):
     """Base class of transports (entry-point group ``rolemesh.transports``). One instance per rank."""
 
     reach: ClassVar[Literal["node", "network"]] = "network"
-    """node: it works between ranks of one node only, so it is refused as `edges.remote`."""
+    """node: it works between ranks of one node only, so it is refused as `transports.remote`."""
     own_sockets: ClassVar[bool] = False
     """True: it receives on sockets of its own and passes frames on through `Inbox.pusher`, and its sockets have a
-    `zmq.Context` of their own. So it can be the transport of single edges (``edges.each``) beside another one."""
+    `zmq.Context` of their own. So it can be the transport of single edges (``transports.each``) beside another one."""
 
     @abstractmethod
     def open(self, inbox: Inbox, site: Site) -> str:

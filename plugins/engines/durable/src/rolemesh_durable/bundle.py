@@ -140,7 +140,7 @@ def _job_config(
 
     job, spec, selection, graph = prepared.job, prepared.job.spec, prepared.selection, prepared.graph
     options = options_in(selection)
-    retention = options.edges.retention
+    retention = options.retention
     varying = {op.role for op in graph.ops if op.streaming == "arrival" or _drops(op)}
     stateful = tuple(name for name, s in selection.roles.items() if s.cls.stateful(s.options))
     return JobConfig(
@@ -154,9 +154,9 @@ def _job_config(
         world_sizes={name: role.world_size for name, role in spec.roles.items()},
         retention=bool(spec.failover) if retention.enabled is None else retention.enabled,
         retention_bytes=retention.max_bytes,
-        local=plugin_use(selection.used_by_engine["edges.local"]),
-        remote=plugin_use(selection.used_by_engine["edges.remote"]),
-        edges=by_edge(graph, options.edges.each),
+        local=plugin_use(selection.used_by_engine["transports.local"]),
+        remote=plugin_use(selection.used_by_engine["transports.remote"]),
+        edges=by_edge(graph, options.transports.each),
         several_nodes=several_nodes,
         keys=new_keys(),
         snapshots=snapshot_plan(options.snapshots, bool(spec.failover), resumes=resumes, stateful=bool(stateful)),

@@ -21,7 +21,7 @@ from rolemesh.plugins.drivers import load
 from rolemesh_durable.backends import Backend
 from rolemesh_durable.effects import warnings
 from rolemesh_durable.environments import wrong_environments
-from rolemesh_durable.extensions.edges.transports import wrong_edges
+from rolemesh_durable.extensions.edges.transports import wrong_transports
 from rolemesh_durable.extensions.turns.slots import taking_turns
 from rolemesh_durable.options import DurableOptions, options_in
 
@@ -76,14 +76,12 @@ class DurableEngine(Engine):
 
     @classmethod
     def _check(cls, job: Prepared) -> None:
-        wrong = *_switched_off(job), *_reaches_too_little(job), *wrong_edges(job), *wrong_environments(job.job)
+        wrong = *_switched_off(job), *wrong_transports(job), *wrong_environments(job.job)
         raise_all([*wrong, *_called_in_turns(job)])
         if any(kind == "scalers" for kind, _ in job.selection.declared) and not job.elastic:
-            raise JobFileError(
-                "there are scalers, and no role may have another number of ranks",
-                where=job.job.where(("plugins", "scalers")),
-                remedy="give one a range, as in world_size: {min: 1, max: 4}",
-            )
+            what = "there are scalers, and no role may have another number of ranks"
+            remedy = "give one a range, as in world_size: {min: 1, max: 4}"
+            raise JobFileError(what, where=job.job.where(("plugins", "scalers")), remedy=remedy)
 
     def start(self, job: Prepared, run_dir: Path, *, detached: bool = False, say: Say) -> RunHandle:
         """Start the job's master, and return when it answers."""
@@ -125,17 +123,6 @@ def _switched_off(job: Prepared) -> Iterator[JobFileError]:
             f"snapshots.persist_every is {spec.persist_every}, and snapshots.enabled is false: none is written",
             where=job.job.where(("engine", "options", "snapshots", "enabled")),
             remedy="leave out snapshots.enabled, or snapshots.persist_every",
-        )
-
-
-def _reaches_too_little(job: Prepared) -> Iterator[JobFileError]:
-    """Yield the error for a transport between nodes that reaches ranks of its own node only."""
-    remote = job.selection.used_by_engine["edges.remote"]
-    if remote.cls.reach == "node":
-        yield JobFileError(
-            f"{remote.record.what} reaches ranks of its own node only",
-            where=remote.where,
-            remedy="name it in engine.options.edges.local",
         )
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
+from rolemesh.errors import OptionsError
 from rolemesh.job_file.model import Named, Use
+from rolemesh.job_file.places import flow_yaml
 from rolemesh.plugins.select import Selection
 
-__all__ = ["DurableOptions", "Edges", "Hang", "Retention", "Snapshots", "Stragglers", "options_in"]
+__all__ = ["DurableOptions", "Hang", "Retention", "Snapshots", "Stragglers", "Transports", "options_in"]
 
 TAKEN: JsonDict = {"needs": "enabled or failover or persist_every"}
 
@@ -65,7 +67,7 @@ class Retention(_Strict):
     """Maximum size of kept values per rank in bytes. A producer above it waits for the next commit."""
 
 
-class Edges(_Strict):
+class Transports(_Strict):
     """How values move between ranks."""
 
     local: Named = Field(default=Use(use="shm"), json_schema_extra={"plugins": "transports"})
@@ -75,8 +77,6 @@ class Edges(_Strict):
     each: dict[str, str] = {}
     """Transports of single edges, such as ``"trainer.weights -> rollout.load": delta``. `plugins.transports` lists
     them."""
-    retention: Retention = Field(default_factory=Retention)
-    """How long producers keep sent values."""
 
 
 class DurableOptions(_Strict):
@@ -102,8 +102,19 @@ class DurableOptions(_Strict):
     """When the engine treats a rank as a straggler."""
     snapshots: Snapshots = Field(default_factory=Snapshots)
     """When ranks write snapshots."""
-    edges: Edges = Field(default_factory=Edges)
+    transports: Transports = Field(default_factory=Transports)
     """How values move between ranks."""
+    retention: Retention = Field(default_factory=Retention)
+    """How long producers keep sent values."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, given: Any) -> Any:
+        if isinstance(old := given.get("edges"), dict):
+            kept = {key: old[key] for key in old if key == "retention"}
+            new = kept | ({"transports": {key: old[key] for key in old if key not in kept}} if old != kept else {})
+            raise OptionsError("edges is no option any more", remedy=f"write engine: {{options: {flow_yaml(new)}}}")
+        return given
 
 
 def options_in(selection: Selection) -> DurableOptions:

@@ -40,7 +40,7 @@ HINDRANCES = {
     "saving": ("takes snapshots", "raise engine.options.snapshots.every_s"),
     "turn": ("waits for its turn on a slot", "give it a slot of its own"),
     "loading": ("loads for its turn on a slot, or makes room there", "give it a slot of its own"),
-    "memory": ("waits for memory", "raise engine.options.edges.retention.max_bytes, or give the node more memory"),
+    "memory": ("waits for memory", "raise engine.options.retention.max_bytes, or give the node more memory"),
 }
 """Words for a role that does not compute, and a remedy, by names of accounts."""
 

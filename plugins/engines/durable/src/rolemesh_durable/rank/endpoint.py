@@ -173,7 +173,7 @@ class Endpoint:
             raise TransportError(
                 f"role {role}, rank {rank} on node {peer.node} offers {sorted(peer.addresses)}, not {name}",
                 where=where,
-                remedy="engine.options.edges of the job file must be the same for all ranks",
+                remedy="engine.options.transports of the job file must be the same for all ranks",
             )
         return self._senders.setdefault(key, self._transports[name].connect(peer.addresses[name]))
 

@@ -31,7 +31,7 @@ _TCP = re.compile(r"tcp://\[?(?P<host>[^/\]]+)\]?:(?P<port>\d+)$")
 
 
 class TransportConformance(PluginConformance):
-    """Subclass it with `plugin`, and with ``between_nodes = True`` if it is meant for `edges.remote`.
+    """Subclass it with `plugin`, and with ``between_nodes = True`` if it is meant for `transports.remote`.
 
     Parties are ranks' endpoints with this transport as their only one. The kernel gives a transport frames, and
     payloads in slots of shared memory. The transport must deliver each of them to the peer's inbox, once and in order.

@@ -1,1 +1,1 @@
-"""Transports of single edges: the job file names them under ``engine.options.edges.each``."""
+"""Transports of single edges: the job file names them under ``engine.options.transports.each``."""

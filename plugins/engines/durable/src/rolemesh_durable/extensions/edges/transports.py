@@ -1,4 +1,4 @@
-"""The transports of single edges, from the job file: which edge uses which, and what is wrong with that. Pure."""
+"""The transports of the job file: which single edge uses which, and what is wrong with them. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rolemesh.graph.logical import LogicalGraph
 from rolemesh.job.prepared import Prepared
 from rolemesh_durable.options import options_in
 
-__all__ = ["by_edge", "wrong_edges"]
+__all__ = ["by_edge", "wrong_transports"]
 
 
 def by_edge(graph: LogicalGraph, each: Mapping[str, str]) -> dict[int, str]:
@@ -20,13 +20,21 @@ def by_edge(graph: LogicalGraph, each: Mapping[str, str]) -> dict[int, str]:
     return {number: each[name] for number, name in _names(graph).items() if name in each}
 
 
-def wrong_edges(job: Prepared) -> Iterator[JobFileError]:
-    """Yield the errors of ``edges.each`` and ``plugins.transports``: each edge and each transport must be used."""
-    each = options_in(job.selection).edges.each
+def wrong_transports(job: Prepared) -> Iterator[JobFileError]:
+    """Yield the errors of the option `transports` and of ``plugins.transports``.
+
+    The one between nodes must reach other nodes. Each single edge and each listed transport must be used.
+    """
+    remote = job.selection.used_by_engine["transports.remote"]
+    if remote.cls.reach == "node":
+        what = f"{remote.record.what} reaches ranks of its own node only"
+        remedy = "name it in engine.options.transports.local"
+        yield JobFileError(what, where=remote.where, remedy=remedy)
+    each = options_in(job.selection).transports.each
     listed = {name: use for (kind, name), use in job.selection.declared.items() if kind == "transports"}
     known = list(_names(job.graph).values())
     for edge, name in each.items():
-        where = job.job.where(("engine", "options", "edges", "each"))
+        where = job.job.where(("engine", "options", "transports", "each"))
         if edge not in known:
             yield JobFileError(f"the flow has no edge {edge!r}", where=where, remedy=nearest(edge, known))
         if name not in listed:
@@ -35,11 +43,11 @@ def wrong_edges(job: Prepared) -> Iterator[JobFileError]:
                 f"edge {edge!r} names the transport {name!r}, which is not listed", where=where, remedy=remedy
             )
         elif not listed[name].cls.own_sockets:
-            remedy = "name it in engine.options.edges.remote, which is for all edges"
+            remedy = "name it in engine.options.transports.remote, which is for all edges"
             what = f"{listed[name].record.what} binds the rank's socket, so it cannot be the transport of single edges"
             yield JobFileError(what, where=where, remedy=remedy)
     for name in listed.keys() - set(each.values()):
-        where, remedy = job.job.where(("plugins", "transports")), "name it in engine.options.edges.each"
+        where, remedy = job.job.where(("plugins", "transports")), "name it in engine.options.transports.each"
         yield JobFileError(f"no edge uses the transport {name!r}", where=where, remedy=remedy)
 
 
