@@ -15,7 +15,7 @@ from tests.e2e.harness import Job, until
 from tests.e2e.ladder import LADDER, ended_well, of_kind, pids
 
 from rolemesh_durable.control.client import ControlClient, RefusedError
-from rolemesh_durable.extensions.relayout.requests import ResizeJob
+from rolemesh_durable.extensions.relayout.requests import ResizeJob, ResizeRequest
 
 SLOW = ("steps=100000", "metrics.every=1", "engine.options.grant=20", "roles.work.options.kwargs.sleep=0.02")
 """Until it is drained: however slow the machine is, no job ends before it has been resized."""
@@ -107,6 +107,13 @@ def test_an_impossible_size_is_refused_and_the_job_continues(make_job: Callable[
         refused = job.cli("scale", job.name, asked)
         assert refused.returncode == 2, (asked, refused.stdout + refused.stderr)
         assert why in refused.stderr
+    events = len(of_kind(job, "resize_asked"))
+    with ControlClient(job.run_dir) as client:
+        for role, size, why in (("work", 4, "role work may have from 1"), ("source", 9, "there is no room: ")):
+            assert ResizeRequest({role: size}, "the test").refusal(client).startswith(why)
+        for size in (1, 2):
+            assert ResizeRequest({"work": size}, "the test").refusal(client) == ""
+    assert len(of_kind(job, "resize_asked")) == events, "a question changes nothing"
     told = job.cli("scale", job.name, "work=2", "--json")
     assert told.returncode == 0, told.stdout + told.stderr
     assert json.loads(told.stdout)["outcome"] == "resized"

@@ -33,6 +33,11 @@ class Sink(Workload):
     @operator(batch=Split())
     def take(self, batch):
         torch.ones(4, 4).matmul(torch.ones(4, 4))
+
+class Busy(Workload):
+    @operator(batch=Split())
+    def take(self, batch):
+        time.sleep(0.02 * batch.rows)
 """
 FLOW = """
 from rolemesh import flow
@@ -53,17 +58,33 @@ plugins: {extensions: [{use: recorder}, {use: debug}]}
 PATIENCE_S = 60.0
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Iterator[Path]:
+FULL = """
+name: acted
+flow: flow.py:numbers
+steps: 100000
+roles:
+  source: {use: "roles:Source", resources: {cpu: 0.8}}
+  sink: {use: "roles:Busy", resources: {cpu: 0.8}, world_size: {min: 1, max: 3}}
+failover: [{use: process}]
+plugins: {extensions: [{use: recorder}]}
+"""
+"""A job whose sink would make steps shorter with another rank, for which a node with two CPUs has no room."""
+
+
+@pytest.fixture(params=[JOB])
+def run(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     """Return the folder of a job that makes steps."""
-    for name, text in (("roles.py", ROLES), ("flow.py", FLOW), ("job.yaml", JOB)):
+    for name, text in (("roles.py", ROLES), ("flow.py", FLOW), ("job.yaml", request.param)):
         (tmp_path / name).write_text(text)
     rolemesh = Path(sys.executable).with_name("rolemesh")
     folder, log = tmp_path / "runs" / "acted", tmp_path / "out.txt"
     with (
         log.open("w") as out,
         subprocess.Popen(
-            [rolemesh, "run", "job.yaml", "--backend", "local"], cwd=tmp_path, stdout=out, stderr=out
+            [rolemesh, "run", "job.yaml", "--backend", "local", "--nodes", "1x(cpu=2)"],
+            cwd=tmp_path,
+            stdout=out,
+            stderr=out,
         ) as process,
     ):
         try:
@@ -115,3 +136,36 @@ def test_a_profile_and_the_stacks_of_a_rank_come_with_an_event_that_says_who_ask
     assert "profiles its next 2 steps" in act(do="profile", steps="2"), "the rank takes the next order"
     assert "sink/0, step" in act(do="stacks")
     assert str(event(run, "stacks_asked")["reason"]).startswith("rolemesh view: stacks, by ")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("run", [FULL], indirect=True)
+def test_no_button_leads_to_a_resize_that_is_refused_and_a_refusal_is_the_answer_to_the_form(run: Path) -> None:
+    """The judge is what `rolemesh scale` is told."""
+    rolemesh = Path(sys.executable).with_name("rolemesh")
+    scale = [rolemesh, "scale", "acted", "sink=2", "--runs-dir", run.parent]
+    why = "there is no room: "
+    client = TestClient(
+        application(Runs(run.parent, run), Access(TOKEN)),
+        "http://127.0.0.1",
+        headers={"authorization": f"Bearer {TOKEN}"},
+    )
+    until, page = time.monotonic() + PATIENCE_S, ""
+    while "sink 1 → 2 ranks: steps" not in page:
+        assert time.monotonic() < until, page
+        time.sleep(0.5)
+        page = client.get("/run/acted/flow").text
+    assert f"no button: {why}" in page
+    assert "do=scale&amp;role=sink&amp;ranks=2" not in page
+    kinds = [json.loads(line)["kind"] for line in (run / "events.jsonl").read_text().splitlines()]
+    assert not [kind for kind in kinds if kind.startswith("resize")], "nothing is asked for"
+    form = {"sure": "yes", "token": TOKEN, "do": "scale", "role": "sink", "ranks": "2"}
+    assert f"sink → 2 ranks: refused: {why}" in client.post("/run/acted/act", data=form).text
+    told = subprocess.run(scale, check=False, capture_output=True, text=True)
+    assert (told.returncode, why in told.stderr) == (2, True), told.stderr
+    until = time.monotonic() + PATIENCE_S
+    while "sink 1 → 2 ranks, asked at" not in page:
+        assert time.monotonic() < until, page
+        time.sleep(0.5)
+        page = client.get("/run/acted/flow").text
+    assert f"refused: {why}" in page

@@ -234,7 +234,7 @@ def test_a_button_applies_a_prediction_and_the_page_compares_it_with_what_is_mea
         return answer
 
     browser.ask("Page.navigate", url=address)
-    browser.until(f"/sink 2 → 3 ranks: .* no button: the job file allows 1 to 2 ranks/.test({said})")
+    browser.until(f"/sink 2 → 3 ranks: .* no button: role sink may have from 1 to 2 ranks/.test({said})")
     assert "sink (1 to 2 ranks)" in browser.value("document.querySelector('select[name=role]').innerText")
     assert "role sink may have from 1 to 2 ranks" in scale(3)
     assert "sink → 1 rank: asked" in scale(1)

@@ -88,7 +88,8 @@ def test_a_resize_compares_the_durations_of_steps_before_it_and_after_it() -> No
         event(25.1, "resize_refused", number=2, why="there is no room"),
         event(50.0, "resize_asked", number=3, sizes={"trainer": 2}, reason=""),
     ]
-    under_way, done = resizes(FLOW, events, lines)
+    under_way, refused, done = resizes(FLOW, events, lines)
+    assert (str(refused), refused.refused, refused.shorter) == ("rollout 3 → 9 ranks", "there is no room", None)
     assert (str(done), done.reason) == ("rollout 2 → 3 ranks", "rolemesh view: scale, by jo")
     assert (done.before, done.after, done.shorter) == tuple(pytest.approx(x) for x in (0.2, 0.15, 0.25))
     assert (under_way.done, under_way.shorter, under_way.was) == (0.0, None, {"trainer": 1})

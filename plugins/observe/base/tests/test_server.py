@@ -322,6 +322,20 @@ def test_a_missing_prediction_has_a_reason(client: TestClient, runs: Runs, run: 
     assert reason in client.get(f"/run/{run}/flow").text
 
 
+def test_the_page_of_placement_says_at_a_node_why_its_drain_waits(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", ended=False)
+    asked = {"kind": "drain_asked", "data": {"node": "node", "reason": "by jo", "notice_s": 0.0}}
+    waiting = {"kind": "drain_waiting", "data": {"nodes": ["node"], "missing": "needs cpu 4"}}
+    with (folder / "events.jsonl").open("a") as file:
+        for number, event in enumerate((asked, waiting), 10):
+            file.write(json.dumps({"seq": number, "epoch": 1, "time": T / 1e6, **event}) + "\n")
+    client = TestClient(
+        application(Runs(tmp_path), Access(TOKEN)), ADDRESS, headers={"authorization": f"Bearer {TOKEN}"}
+    )
+    node = client.get("/run/run/placement").text.partition('<section class="node-box" data-key="node">')[2]
+    assert "needs cpu 4" in node.partition("</section>")[0]
+
+
 def test_the_page_of_logs_opens_with_a_log_that_has_text(tmp_path: Path) -> None:
     run = tmp_path / "run"
     (run / "logs").mkdir(parents=True)

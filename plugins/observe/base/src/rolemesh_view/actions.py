@@ -61,8 +61,11 @@ def _ask(run: Viewed, what: str, given: Mapping[str, str], reason: str) -> str:
             return "name a role and its number of ranks"
         since = time.monotonic()
         over = lambda: time.monotonic() > since + PATIENCE_S or run.run.result() is not None  # noqa: E731
-        told = ask(run.path, ResizeRequest({role: int(ranks)}, reason), over, wait=False)
-        wanted = f"{role} → {ranks} rank{'s' * (int(ranks) != 1)}"
+        request, wanted = ResizeRequest({role: int(ranks)}, reason), f"{role} → {ranks} rank{'s' * (int(ranks) != 1)}"
+        with ControlClient(run.path) as client:
+            if why := request.refusal(client):
+                return f"{wanted}: refused: {why}"
+        told = ask(run.path, request, over, wait=False)
         return f"{wanted}: {ANSWERS.get(told.kind, told.kind) if told is not None else ANSWERS['']}"
     with ControlClient(run.path) as client:
         match what:
@@ -72,7 +75,8 @@ def _ask(run: Viewed, what: str, given: Mapping[str, str], reason: str) -> str:
                 client.finish(reason)
             case "drain":
                 client.ask(DrainNode(given.get("node", ""), reason))
-    return "asked; the events show what follows"
+    where = "page Placement says at the node" if what == "drain" else "events show"
+    return f"asked; the {where} what follows"
 
 
 def _inspect(run: Viewed, what: str, given: Mapping[str, str], reason: str) -> str:

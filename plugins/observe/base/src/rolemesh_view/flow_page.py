@@ -15,7 +15,7 @@ from rolemesh_view.graph import HEIGHT, WIDTH, draw
 from rolemesh_view.predictions import change
 from rolemesh_view.viewed import Ahead, Look, Viewed
 
-__all__ = ["allowed", "flow", "picture"]
+__all__ = ["flow", "picture"]
 
 LEAST = 0.0005
 """Share below which the page leaves a station or a use of time out."""
@@ -48,7 +48,6 @@ def flow(run: Viewed, query: Any) -> dict[str, Any]:
         "ahead": ahead or Ahead(None, ()),
         "change": change,
         "ranges": found.ranges if found else {},
-        "allowed": allowed,
         "size": (WIDTH, HEIGHT),
     }
 
@@ -112,12 +111,6 @@ def bars(use: Use | None, flow: FlowFile | None, role: str) -> list[tuple[str, f
         found.append((kind, at, min(kinds[kind], max(0.0, 1.0 - at))))
         at += kinds[kind]
     return found
-
-
-def allowed(ranges: Mapping[str, tuple[int, int]], role: str, ranks: int) -> str:
-    """Return why `role` cannot have this number of ranks; "" if the job file allows them."""
-    least, most = ranges.get(role, (1, ranks))
-    return "" if least <= ranks <= most else f"the job file allows {least} to {most} ranks"
 
 
 def _uses(flow: FlowFile | None, role: str, use: Use) -> list[tuple[str, float]]:

@@ -34,6 +34,8 @@ STREAMED: Final[Mapping[str, Sequence[str]]] = {
 """Pages with parts that change while the job runs, each with what of its address these parts depend on."""
 WHILE_LIVE: Final = ("failures", "failure", "rows", "events", "placement")
 """Pages whose parts nobody sends again when the job has ended: they may be large."""
+DRAINS: Final = ("drain_asked", "drain_waiting", "drained", "drain_over")
+"""Kinds of events about the drain of nodes."""
 RECOVERING: Final = ("recovery_planned", "recovery_launched", "recovered", "regained")
 """Kinds of events with the number of a recovery."""
 NO_RESULT: Final = "No process of the job is alive on this machine, and it has written no result: it was killed."
@@ -158,7 +160,12 @@ def _placement(run: Viewed, query: Query) -> dict[str, Any]:
     flow, events = run.facts.flow(), run.facts.events()
     found = nodes(events, sizes_at(flow, events) if flow else {})
     roles = list(dict.fromkeys(place.role for node in found for place in node.ranks))
-    return {"nodes": found, "roles": {role: at % 8 for at, role in enumerate(roles)}}
+    drains: dict[str, str] = {}
+    for event in events:
+        if event.kind in DRAINS:
+            named = event.data.get("nodes", [event.data.get("node")])
+            drains |= dict.fromkeys(map(str, named if isinstance(named, list) else ()), event_text(event))
+    return {"nodes": found, "roles": {role: at % 8 for at, role in enumerate(roles)}, "drains": drains}
 
 
 def _job_file(run: Viewed, query: Query) -> dict[str, Any]:

@@ -55,6 +55,7 @@ class Forecast(NamedTuple):
 class Resize(NamedTuple):
     """A resize, from its request to its outcome. Times are in seconds since 1970, `done` is 0 until it is done.
 
+    `refused` says why the job has kept its ranks; "" if it has not.
     `before` and `after` are the durations of a step in seconds; None if there were too few steps. That before the
     request is measured from `since` on.
     """
@@ -68,6 +69,7 @@ class Resize(NamedTuple):
     done: float
     before: float | None
     after: float | None
+    refused: str = ""
 
     def __str__(self) -> str:
         return ", ".join(f"{role} {self.was[role]} → {size} ranks" for role, size in self.sizes.items())
@@ -167,14 +169,15 @@ def step_s(lines: Sequence[StepMetrics], since: float, until: float) -> float | 
 def resizes(
     flow: FlowFile, events: Sequence[Event], lines: Sequence[StepMetrics], window_s: float = 60.0
 ) -> list[Resize]:
-    """Return the resizes that were carried out or are under way, the latest first.
+    """Return the resizes that were asked for, the latest first.
 
     The duration of a step is that of `window_s` seconds at most before the request, and after the outcome.
     """
-    refused = {event.data.get("number") for event in events if event.kind == "resize_refused"}
+    refused = {e.data.get("number"): str(e.data.get("why", "")) for e in events if e.kind == "resize_refused"}
     done = {event.data.get("number"): event.time for event in events if event.kind == "resized"}
-    asked = [event for event in events if event.kind == "resize_asked" and event.data.get("number") not in refused]
-    turns = [event.time for event in (*asked, *(each for each in events if each.kind == "resized"))]
+    asked = [event for event in events if event.kind == "resize_asked"]
+    turns = [event.time for event in asked if event.data.get("number") not in refused]
+    turns += [event.time for event in events if event.kind == "resized"]
     found = []
     for event in asked:
         number = event.data.get("number")
@@ -182,14 +185,14 @@ def resizes(
         begun = max((time for time in turns if time < event.time), default=0.0)
         over = min((time for time in turns if time > ended), default=float("inf"))
         since = max(begun + SETTLING_S, event.time - window_s)
-        before = step_s(lines, since, event.time)
+        before = step_s(lines, since, event.time) if number not in refused else None
         after = step_s(lines, ended + SETTLING_S, min(over, ended + SETTLING_S + window_s)) if ended else None
         was = sizes_at(flow, events, event.time)
         wanted = sizes_of(event)
         found.append(
             Resize(
                 number if isinstance(number, int) else 0, {role: was.get(role, 0) for role in wanted}, wanted,
-                str(event.data.get("reason", "")), since, event.time, ended, before, after,
+                str(event.data.get("reason", "")), since, event.time, ended, before, after, refused.get(number, ""),
             )
         )  # fmt: skip
     return found[::-1]

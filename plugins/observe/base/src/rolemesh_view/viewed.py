@@ -14,7 +14,7 @@ from rolemesh.api.observer import StepMetrics
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import RolemeshError
 from rolemesh.runs.run import CONTROL_FILE, EVENTS_FILE, METRICS_FILE, RESULT_FILE, RUN_FILE
-from rolemesh_durable.api.jobs import SCRIPT_RUNS, LivingRun, find_run, list_runs
+from rolemesh_durable.api.jobs import SCRIPT_RUNS, ControlClient, LivingRun, ResizeRequest, find_run, list_runs
 from rolemesh_facts import RunFacts
 from rolemesh_facts.advice import Advice, Evidence, advice, old_values
 from rolemesh_facts.critical import Critical, critical_path
@@ -29,7 +29,7 @@ from rolemesh_recorder.reading import latest_lines, latest_rows
 from rolemesh_runtime.lock import is_held
 from rolemesh_view.ahead_of_record import Beginning, beginnings, phases, should_write
 from rolemesh_view.last_write import QUIET_S, LastWrite
-from rolemesh_view.predictions import SETTLING_S, Forecast, Resize, forecast, load_of, predicted, resizes
+from rolemesh_view.predictions import SETTLING_S, Forecast, Prediction, Resize, forecast, load_of, predicted, resizes
 from rolemesh_view.renewed import Renewed
 from rolemesh_view.row_index import RowIndex
 
@@ -78,6 +78,8 @@ class Ahead(NamedTuple):
 
     forecast: Forecast | None
     resizes: Sequence[tuple[Resize, float | None]]
+    refusals: Mapping[tuple[str, int], str] = {}
+    """Why the job cannot have a predicted number of ranks of a role now, by both; "" if it can."""
     silent: Sequence[str] = ()
     """Roles without an account, which keep the model from a forecast."""
     age: float = 0.0
@@ -265,17 +267,33 @@ def _ahead(facts: RunFacts, look: Look, known: dict[int, float | None]) -> Ahead
     lines = facts.metrics() if any(event.kind == "resize_asked" for event in events) else ()
     latest = resizes(flow, events, lines, WINDOW_S)[:RESIZES]
     for each in latest:
-        if each.number not in known:
+        if each.number not in known and not each.refused:
             before = facts.uses(int(each.since * 1e6), int(each.asked * 1e6))
             known[each.number] = predicted(load_of(flow, before, sizes_at(flow, events, each.asked)), each.sizes)
-    settled = (int(((each.done or each.asked) + SETTLING_S) * 1e6) for each in latest)
+    settled = (int(((each.done or each.asked) + SETTLING_S) * 1e6) for each in latest if not each.refused)
     since, until = max([look.since, *settled]), look.until
     uses = look.uses if since == look.since else facts.uses(since, until)
     sizes = sizes_at(flow, events)
     load = load_of(flow, uses, sizes) if until > since else None
     told = {ref.role for ref, use in uses.items() if use.wall and ref.rank < sizes.get(ref.role, 0)}
     silent = [role for role in sizes if role not in told]
-    return Ahead(forecast(load) if load else None, [(each, known[each.number]) for each in latest], silent)
+    found = forecast(load) if load else None
+    shares = [(each, known.get(each.number)) for each in latest]
+    return Ahead(found, shares, _refusals(facts.path, found.predictions if found else ()), silent)
+
+
+def _refusals(path: Path, predictions: Sequence[Prediction]) -> dict[tuple[str, int], str]:
+    """Ask the master of a job that runs here for what it would refuse: all, if it does not answer."""
+    found: dict[tuple[str, int], str] = {}
+    if not is_held(path):
+        return found
+    try:
+        with ControlClient(path) as client:
+            for each in predictions:
+                found[each.role, each.then] = ResizeRequest({each.role: each.then}, "").refusal(client)
+    except RolemeshError as error:
+        found |= {(each.role, each.then): error.what for each in predictions[len(found) :]}
+    return found
 
 
 class Runs:

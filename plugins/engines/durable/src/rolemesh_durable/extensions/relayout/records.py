@@ -20,6 +20,7 @@ __all__ = [
     "Resize",
     "ResizeAsked",
     "ResizeRefused",
+    "ResizeTried",
     "ResizeWanted",
     "Resized",
 ]
@@ -30,6 +31,12 @@ class ResizeWanted(e.ExtensionEvent, frozen=True):
 
     sizes: dict[str, int]
     reason: str
+
+
+class ResizeTried(e.ExtensionEvent, frozen=True):
+    """A client's question whether there is room for other numbers of ranks."""
+
+    sizes: dict[str, int]
 
 
 class DrainWanted(e.ExtensionEvent, frozen=True):

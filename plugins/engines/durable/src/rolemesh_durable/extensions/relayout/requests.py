@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 
@@ -9,9 +10,15 @@ import msgspec
 
 from rolemesh.api.observer import Event, JobStatus
 from rolemesh_durable.control.asking import Request
-from rolemesh_durable.control.client import ControlClient
+from rolemesh_durable.control.client import ControlClient, RefusedError
 
-__all__ = ["DrainNode", "ResizeJob", "ResizeRequest"]
+__all__ = ["LOOKING", "DrainNode", "ResizeJob", "ResizeRequest", "TryResize"]
+
+LOOKING = "it looks for room"
+"""The refusal of `TryResize` as long as the master does not know the answer."""
+LOOK_S = 0.05
+PATIENCE_S = 10.0
+"""Seconds that a client waits for that answer."""
 
 
 class ResizeJob(msgspec.Struct, frozen=True, tag=True):
@@ -19,6 +26,12 @@ class ResizeJob(msgspec.Struct, frozen=True, tag=True):
 
     sizes: dict[str, int]
     reason: str
+
+
+class TryResize(msgspec.Struct, frozen=True, tag=True):
+    """Ask whether the job can have these numbers of ranks, by role, now. Nothing changes."""
+
+    sizes: dict[str, int]
 
 
 class DrainNode(msgspec.Struct, frozen=True, tag=True):
@@ -43,6 +56,23 @@ class ResizeRequest(Request):
     def __init__(self, sizes: Mapping[str, int], reason: str) -> None:
         """`reason` must be unique: it identifies the request in the journal."""
         self._sizes, self._reason = dict(sizes), reason
+
+    def refusal(self, client: ControlClient) -> str:
+        """Return why the master would refuse the request now; "" if it would carry it out. Nothing changes.
+
+        Raises `MasterGoneError`.
+        """
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                client.ask(TryResize(self._sizes))
+            except RefusedError as error:
+                why = error.what.partition(" refuses: ")[2] or error.what
+                if why != LOOKING or time.monotonic() > until:
+                    return why
+                time.sleep(LOOK_S)
+            else:
+                return ""
 
     def send(self, client: ControlClient) -> Event | None:
         """Send the request."""

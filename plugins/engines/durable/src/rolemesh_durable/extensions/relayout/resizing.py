@@ -17,6 +17,7 @@ from rolemesh_durable.extensions.relayout.records import (
     ResizeAsked,
     Resized,
     ResizeRefused,
+    ResizeTried,
     ResizeWanted,
 )
 from rolemesh_durable.protocol.master import events as e
@@ -30,6 +31,8 @@ __all__ = ["RESIZE", "Resizing"]
 
 RESIZE = "resize"
 """The word in place of a level's name when the ranks of resized roles start in the new layout."""
+TRIED_S, MOST_TRIED = 10.0, 16
+"""Seconds for which the answer to a trial holds, and the maximum number of answers that the master remembers."""
 
 
 class Resizing(MasterExtension):
@@ -46,10 +49,16 @@ class Resizing(MasterExtension):
         """Number of the resize for which there is room, as far as this master knows."""
         self._asked_at = float("-inf")
         self._quiet_since: float | None = None
+        self._trials: list[tuple[e.Places, float, str | None]] = []
+        """The latest trials, each with its time and its answer; None if the shell has not answered."""
 
     def handlers(self) -> Mapping[type, Handler]:
-        """Handle requests for other sizes, and the answers about places."""
-        return {ResizeWanted: lambda event: self.ask_for(event.sizes, event.reason), e.PlacesFound: self._answered}
+        """Handle requests for other sizes, trials, and the answers about places."""
+        return {
+            ResizeWanted: lambda event: self.ask_for(event.sizes, event.reason),
+            ResizeTried: lambda event: self._try(event.sizes),
+            e.PlacesFound: self._answered,
+        }
 
     @property
     def wanted(self) -> Resize | None:
@@ -64,6 +73,26 @@ class Resizing(MasterExtension):
         if state.finishing or state.phase not in ("starting", "running"):
             return "the job is about to end"
         return refusal(wanted, self._context.config, state)
+
+    def tried(self, wanted: Mapping[str, int]) -> str | None:
+        """Return why the job cannot have these world sizes now; "" if it can; None if nobody has looked for room."""
+        changes = self._changes(wanted)
+        if (why := self.refusal(wanted)) or not changes:
+            return why
+        places = self._trial(changes)
+        known = [why for tried, at, why in self._trials if tried == places and self._context.now < at + TRIED_S]
+        return known[-1] if known else None
+
+    def _try(self, wanted: Mapping[str, int]) -> None:
+        """Let the shell look for room for these world sizes, unless it does or has."""
+        now, places = self._context.now, self._trial(self._changes(wanted))
+        tried = [at for each, at, _ in self._trials if each == places]
+        if not tried or now >= tried[-1] + ASK_AGAIN_S:
+            self._trials = [*self._trials, (places, now, None)][-MOST_TRIED:]
+            self._context.want(places)
+
+    def _trial(self, changes: dict[str, int]) -> e.Places:
+        return e.Places(self._context.state.away(), changes, others_stay=True, dry=True)
 
     def ask_for(self, wanted: Mapping[str, int], reason: str) -> None:
         """Begin to resize roles to these world sizes, unless there is a reason to refuse it."""
@@ -80,6 +109,9 @@ class Resizing(MasterExtension):
     def _answered(self, found: e.PlacesFound) -> None:
         """Take the shell's answer about places and, if there is one already, about the snapshot of the step."""
         state, resize = self._context.state, self.wanted
+        if any(tried == found.wanted for tried, _, _ in self._trials):
+            others = [trial for trial in self._trials if trial[0] != found.wanted]
+            self._trials = [*others, (found.wanted, self._context.now, found.why)]
         if resize is None or found.wanted != self._places(resize) or state.phase != "running" or self._changed(resize):
             return
         self._asked_at = float("-inf")
@@ -134,7 +166,7 @@ class Resizing(MasterExtension):
         state = self._context.state
         if state.stop.then == "relayout":
             return e.Places(state.away(), resize.sizes, at_step=state.stop.step, others_stay=True)
-        return e.Places(state.away(), resize.sizes, others_stay=True, dry=True)
+        return self._trial(resize.sizes)
 
     def _decide(self, resize: Resize, given_up: int) -> None:
         state, newest = self._context.state, self._stops.newest()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rolemesh_durable.extensions.relayout.draining import Draining
-from rolemesh_durable.extensions.relayout.records import DrainWanted, ResizeWanted
-from rolemesh_durable.extensions.relayout.requests import DrainNode, ResizeJob
+from rolemesh_durable.extensions.relayout.records import DrainWanted, ResizeTried, ResizeWanted
+from rolemesh_durable.extensions.relayout.requests import LOOKING, DrainNode, ResizeJob, TryResize
 from rolemesh_durable.extensions.relayout.resizing import Resizing
 from rolemesh_durable.protocol.master.shell import Answer, ShellPart
 
@@ -18,13 +18,19 @@ class Relayouts(ShellPart):
 
     def requests(self) -> Mapping[type, Answer]:
         """The requests of `rolemesh scale` and `rolemesh drain`."""
-        return {ResizeJob: self._resize, DrainNode: self._drain}
+        return {ResizeJob: self._resize, TryResize: self._try_resize, DrainNode: self._drain}
 
     def _resize(self, request: ResizeJob) -> str:
         why = self._shell.machine().extension(Resizing).refusal(request.sizes)
         if not why:
             self._shell.put(ResizeWanted(request.sizes, request.reason))
         return why
+
+    def _try_resize(self, request: TryResize) -> str:
+        why = self._shell.machine().extension(Resizing).tried(request.sizes)
+        if why is None:
+            self._shell.put(ResizeTried(request.sizes))
+        return LOOKING if why is None else why
 
     def _drain(self, request: DrainNode) -> str:
         why = self._shell.machine().extension(Draining).refusal(request.node, back=request.back)
