@@ -14,6 +14,9 @@ import urllib.error
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from rolemesh import Batch, RankContext, Split, operator
 
@@ -46,7 +49,7 @@ class Server:
                 str(port),
                 "--kv-transfer-config",
                 json.dumps(transfer),
-                "--middleware=own_names.OwnNames",
+                "--middleware=servers.Loopback",
                 *args,
             ]
             env = os.environ | {
@@ -84,6 +87,13 @@ class Server:
             time.sleep(0.2)
         self.process.kill()
         raise RuntimeError(f"vLLM's server was not up within {start_s:g} s; see this rank's log")
+
+
+class Loopback(TrustedHostMiddleware):
+    """Refuses requests by other names than the router's. vLLM makes it without arguments."""
+
+    def __init__(self, app: Any) -> None:
+        super().__init__(app, ["127.0.0.1"])
 
 
 def _die_with_parent() -> None:

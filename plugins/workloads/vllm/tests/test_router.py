@@ -6,6 +6,7 @@ import json
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,10 +19,11 @@ from tests.e2e.harness import until
 from rolemesh import Batch, RankContext
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "serve"
+BIG = 64 << 20
 
 
 class Server(BaseHTTPRequestHandler):
-    """Echoes what it is sent, and never answers at ``/hang``."""
+    """Echoes what it is sent, a lot at ``/big``, late at ``/late``, and never answers at ``/hang``."""
 
     protocol_version = "HTTP/1.1"
     hanging = threading.Semaphore(0)
@@ -32,6 +34,9 @@ class Server(BaseHTTPRequestHandler):
             self.hanging.release()
             self.rfile.read()  # until the router hangs up
             return
+        if self.path == "/late":
+            time.sleep(1)
+        body = bytes(BIG) if self.path == "/big" else body
         self.send_response(200)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
@@ -47,6 +52,11 @@ class Running(NamedTuple):
     router: Any
     port: int
     url: str
+
+    def connect(self, said: bytes = b"") -> socket.socket:
+        client = socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        client.sendall(said)
+        return client
 
     def send(self, path: str, body: bytes = b"") -> HTTPConnection:
         client = HTTPConnection("127.0.0.1", self.port, timeout=60)
@@ -65,24 +75,19 @@ def make() -> Iterator[Callable[..., Running]]:
         from router import Router
 
         def make(**arguments: Any) -> Running:
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                port = free.getsockname()[1]
-            made.append(Router(RankContext(options=None), port=port, **arguments))
+            made.append(Router(RankContext(options=None), port=0, **arguments))
+            port = made[-1].listening.getsockname()[1]
             running = Running(made[-1], port, f"http://127.0.0.1:{server.server_address[1]}")
             servers = Batch({"url": [running.url]})
             made[-1].route(servers, servers)
-            until(lambda: made[-1].server.started, what="the router listens")
             return running
 
         yield make
     for router in made:
-        router.server.force_exit = True
         router.teardown()
     server.shutdown()
     server.server_close()
-    for name in ("router", "http_limits", "own_names"):
-        sys.modules.pop(name, None)
+    sys.modules.pop("router", None)
 
 
 @pytest.fixture(scope="module")
@@ -105,15 +110,15 @@ def test_a_server_that_hangs_is_504_and_one_that_is_gone_is_503(make: Callable[.
 
 
 def test_a_client_that_goes_away_makes_room_for_another(make: Callable[..., Running]) -> None:
-    running = make(limits={"requests": 1, "body": 100})
+    running = make(requests=1, body=100)
     client = running.send("/hang")
     assert Server.hanging.acquire(timeout=60)
     answer = running.send("/echo").getresponse()
     assert (answer.status, answer.getheader("retry-after")) == (503, "1")
     client.close()
-    until(lambda: running.router.admission.running == 0, what="there is room")
+    until(lambda: running.router.running == 0, what="there is room")
     assert running.send("/echo", bytes(100)).getresponse().status == 200
-    until(lambda: running.router.admission.running == 0, what="the answer has been sent to its end")
+    until(lambda: running.router.running == 0, what="the answer has been sent to its end")
     assert running.send("/echo", bytes(101)).getresponse().status == 413
 
 
@@ -138,3 +143,56 @@ def test_foreign_hosts_and_pages_of_other_sites_are_refused(named: Running, name
     answer = client.getresponse()
     assert (answer.status, json.loads(answer.read() or "{}").get("error", {}).get("code", 200)) == (status, status)
     client.close()
+
+
+@pytest.fixture(scope="module")
+def strict(make: Callable[..., Running]) -> Running:
+    """A router that waits for no client."""
+    return make(head_s=0.3, body_s=0.3, stall_s=0.3, body=1000)
+
+
+def ended(client: socket.socket) -> bytes:
+    """Return all that the router sends before it ends the connection."""
+    told = b""
+    try:
+        while data := client.recv(1 << 16):
+            told += data
+    except ConnectionResetError:
+        pass
+    client.close()
+    return told
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"POST / HTTP/1.1\r\nho", b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"GET / HTTP/1.1\r\nhost: x\r\n\r\nGET /"],
+    ids=["nothing", "half a head", "a request and silence", "half a second request"],
+)
+def test_a_client_that_sends_no_whole_head_loses_its_connection(strict: Running, said: bytes) -> None:
+    told = ended(strict.connect(said))  # or the socket's own time-out raises
+    assert told.startswith(b"HTTP/1.1 421 ") == said.startswith(b"GET")
+
+
+def test_a_body_without_a_length_is_counted_and_not_kept(strict: Running) -> None:
+    client = strict.connect(b"POST / HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n")
+    for _ in range(3):
+        client.sendall(b"200\r\n" + bytes(0x200) + b"\r\n")
+    assert client.recv(100).startswith(b"HTTP/1.1 413 ")
+    client.close()
+
+
+def test_a_client_that_sends_its_body_too_slowly_gets_408(strict: Running) -> None:
+    client = strict.connect(b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\nabc")
+    assert client.recv(100).startswith(b"HTTP/1.1 408 ")
+    client.close()
+
+
+def test_a_client_that_does_not_take_its_answer_loses_it(strict: Running) -> None:
+    client = strict.connect(b"POST /big HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n")
+    until(lambda: strict.router.running == 1, what="the answer is on its way")
+    until(lambda: strict.router.running == 0, what="the connection is ended")
+    assert len(ended(client)) < BIG
+
+
+def test_an_answer_may_take_longer_than_a_head_and_a_body(strict: Running) -> None:
+    assert strict.send("/late", b"x").getresponse().read() == b"x"

@@ -125,6 +125,13 @@ def test_errors_are_vllms(endpoint: Endpoint) -> None:
         endpoint.client.completions.create(model=NAME, prompt="w1", temperature=-1)
 
 
+def test_a_pools_server_answers_for_its_address_only(endpoint: Endpoint) -> None:
+    """A web site may let its own name lead to this machine."""
+    with socket.create_connection(("127.0.0.1", port_of(server(endpoint, "decode")))) as client:
+        client.sendall(b"GET /v1/models HTTP/1.1\r\nHost: elsewhere.example.org\r\n\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.1 400 ")
+
+
 @pytest.mark.soak  # `test_pd_jobs.py` kills a decode engine in every test run
 @pytest.mark.parametrize("half", ["decode", "prefill"])
 def test_a_request_that_a_killed_server_had_is_answered_by_its_successor(endpoint: Endpoint, half: str) -> None:
@@ -141,7 +148,11 @@ def test_a_request_that_a_killed_server_had_is_answered_by_its_successor(endpoin
 
 def connected(pid: int) -> bool:
     """Whether bytes or connections that the server has not taken yet wait for it (columns of ``/proc/net/tcp``)."""
-    command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-    port = int(command[command.index("--port") + 1])
+    port = port_of(pid)
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return any(int(row[4].split(":")[1], 16) for row in rows if int(row[1].split(":")[1], 16) == port)
+
+
+def port_of(pid: int) -> int:
+    command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    return int(command[command.index("--port") + 1])
