@@ -6,14 +6,20 @@ value changed (Kitagawa, Components of a difference between two rates, 1955).
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import pvariance
 from typing import NamedTuple
 
 from rolemesh_view.entries import Entry
 
-__all__ = ["Explanation", "explanation"]
+__all__ = ["Explanation", "explanation", "may_be_chance"]
 
+CHANCE, MANY = 2.0, 3.0
+"""Number of standard errors below which a difference may be chance; the second one for `MANY_VALUED` attributes, among
+whose values some differ by chance."""
+MANY_VALUED = ("task", "group", "tokens")
 LEAST = 1 / 3
 """Share of the change that a difference must explain to be named."""
 ALIKE = 0.1
@@ -50,7 +56,7 @@ class _Value(NamedTuple):
 
 
 def explanation(before: Sequence[Entry], now: Sequence[Entry], ages: Mapping[int, int]) -> Explanation | None:
-    """Return what explains most of the change from `before` to `now`; None if the means are equal, or nothing does.
+    """Return what explains most of the change from `before` to `now`; None if what does may be chance.
 
     All rows have rewards. `ages` has the first step of each version of the weights.
     """
@@ -63,13 +69,41 @@ def explanation(before: Sequence[Entry], now: Sequence[Entry], ages: Mapping[int
         if len(values) > 1:
             explain = _mixed if closed else _single
             share, value = explain(values, len(before), len(now), change)
-            if name == "age" and not _is_older(values):
-                continue
             one = values[value]
+            least = MANY if name in MANY_VALUED else CHANCE
+            far = _moved(values, value, (len(before), len(now)), least) if closed else _changed(one, before, least)
+            if not far or (name == "age" and not _is_older(values)):
+                continue
             means = tuple(_mean(each) if each else None for each in one)
             found.append(Explanation(name, value, min(1.0, share), (len(one.before), len(one.now)), means))  # type: ignore[arg-type]
     most = max((each.share for each in found), default=0.0)
     return next((each for each in found if each.share >= max(LEAST, most - ALIKE)), None)
+
+
+def may_be_chance(before: Sequence[Entry], now: Sequence[Entry]) -> bool:
+    """Return whether the means of two steps differ so little for their numbers of rows that it may be chance."""
+    return not _differ(_rewards(before), _rewards(now), CHANCE)
+
+
+def _moved(values: Mapping[str, _Value], value: str, rows: tuple[int, int], least: float) -> bool:
+    """Return whether more or fewer rows have a value than chance allows, and other rewards than the other rows."""
+    had, has = (
+        [1.0] * len(each) + [0.0] * (number - len(each)) for each, number in zip(values[value], rows, strict=True)
+    )
+    its = [reward for each in values[value] for reward in each]
+    others = [reward for name, each in values.items() if name != value for reward in (*each.before, *each.now)]
+    return _differ(had, has, least) and _differ(its, others, least)
+
+
+def _changed(one: _Value, before: Sequence[Entry], least: float) -> bool:
+    """Return whether the rewards of a value differ more than chance allows: from before, or from all if it is new."""
+    return _differ(one.before or _rewards(before), one.now, least) if one.now else False
+
+
+def _differ(before: Sequence[float], now: Sequence[float], least: float) -> bool:
+    """Return whether two means are `least` standard errors apart, if the values of both had one distribution."""
+    spread = pvariance([*before, *now]) * (1 / len(before) + 1 / len(now))
+    return abs(_mean(now) - _mean(before)) > least * math.sqrt(spread)
 
 
 def _attributes(

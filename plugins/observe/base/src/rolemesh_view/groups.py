@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from statistics import variance
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from rolemesh_facts.row_meaning import FAULTS, LONGEST, REWARDS
 from rolemesh_view.entries import Entry
-from rolemesh_view.explaining import Explanation, explanation
+from rolemesh_view.explaining import Explanation, explanation, may_be_chance
 
 __all__ = ["Group", "StepRows", "groups_of", "steps_of", "why_reward"]
-
-CHANCE = 2.0
-"""Number of standard errors below which a change may be chance."""
 
 
 class Group(NamedTuple):
@@ -123,8 +118,6 @@ def why_reward(rows: Iterable[Entry], step: int, means: Mapping[int, float]) -> 
         f"The mean reward of the kept rows {_moved(was, become)}, from step {before} ({len(then)} rows) to step {step} "
         f"({len(now)} rows)."
     )
-    if was != become and abs(become - was) < CHANCE * math.hypot(_error(then), _error(now)):
-        said.append("With so few rows that may be chance.")
     ages: dict[int, int] = {}
     for row in past:
         if row.said.version is not None:
@@ -133,14 +126,12 @@ def why_reward(rows: Iterable[Entry], step: int, means: Mapping[int, float]) -> 
     if found is not None:
         said.append(_because(found, len(then), len(now), next((row.said.error for row in now if row.said.error), "")))
     elif was != become:
-        said.append("Ends, errors, lengths, groups, tasks and weights explain less than a third of it.")
+        chance = may_be_chance(then, now)
+        said.append(
+            "With so few rows that may be chance." if chance
+            else "Ends, errors, lengths, groups, tasks and weights explain less than a third of it."
+        )  # fmt: skip
     return " ".join(said)
-
-
-def _error(rows: Sequence[Entry]) -> float:
-    """Return the standard error of the mean reward of `rows`, of which each has one."""
-    rewards = [row.said.reward for row in rows if row.said.reward is not None]
-    return math.sqrt(variance(rewards) / len(rewards)) if len(rewards) > 1 else math.inf
 
 
 def _because(found: Explanation, before: int, now: int, error: str) -> str:
