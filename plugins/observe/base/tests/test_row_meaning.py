@@ -8,18 +8,24 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
+from starlette.testclient import TestClient
 
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_agents.conversations.results import Failed, Held, failed_row, group_rows
 from rolemesh_agents.conversations.transcript import Transcript
 from rolemesh_agents.environment import Reward
 from rolemesh_facts.row_meaning import FAULTS, Meaning, meaning
-from rolemesh_recorder.rows import Row, Sampling
+from rolemesh_queries.database import answer, opened
+from rolemesh_recorder.rows import Row, Sampling, rows_folder
+from rolemesh_view import application
 from rolemesh_view.entries import Entry, entry_of
 from rolemesh_view.explaining import explanation
 from rolemesh_view.groups import why_reward
+from rolemesh_view.guard import Access
+from rolemesh_view.viewed import Runs
 from rolemesh_vllm.rows import Completion, join
 
 REF, NOWHERE = RankRef("rollout", 0), (Path("nowhere"), 0)
@@ -101,7 +107,7 @@ def test_each_fault_has_rows_without_it() -> None:
 Change = Callable[[int, dict[str, Any]], None]
 
 
-def step(number: int, change: Change | None = None, seed: int = 0) -> list[Entry]:
+def rows_of(number: int, change: Change | None = None, seed: int = 0) -> list[Row]:
     """Return eight groups of eight rows, of four tasks. About three rows of four have reward 1."""
     chance = random.Random(1000 * seed + number)
     found = []
@@ -114,8 +120,12 @@ def step(number: int, change: Change | None = None, seed: int = 0) -> list[Entry
         }  # fmt: skip
         if change is not None:
             change(at, columns)
-        found.append(entry_of(REF, Row(number, "agent.converse", at, columns), NOWHERE))
+        found.append(Row(number, "agent.converse", at, columns))
     return found
+
+
+def step(number: int, change: Change | None = None, seed: int = 0) -> list[Entry]:
+    return [entry_of(REF, row, NOWHERE) for row in rows_of(number, change, seed)]
 
 
 def truncation(at: int, row: dict[str, Any]) -> None:
@@ -172,6 +182,26 @@ def test_the_page_names_the_difference_that_explains_a_fall(case: str) -> None:
         again = explanation(step(9, change, seed), [row._replace(step=10) for row in step(10, seed=seed)], ages)
         assert again is not None, "the same explains the rise after it"
         assert again.attribute == attribute
+
+
+def test_page_and_queries_count_the_same(tmp_path: Path) -> None:
+    run, folder = tmp_path / "run", rows_folder(tmp_path / "run", "agent", 0)
+    folder.mkdir(parents=True)
+    (run / "run.json").write_text("{}")
+    lines = [msgspec.json.encode(row) + b"\n" for row in (*rows_of(8), *rows_of(9, truncation))]
+    (folder / "000000.jsonl").write_bytes(b"".join(lines))
+    client = TestClient(
+        application(Runs(tmp_path, run), Access("t")), "http://127.0.0.1", headers={"authorization": "Bearer t"}
+    )
+    assert CASES["truncation"][2] in client.get("/run/run/rows?step=9").text
+    for fault, count in (("truncated", 22), ("failed", 0), ("empty", 0), ("no number", 0)):
+        assert f"{count} of 128 kept rows pass" in client.get("/run/run/rows", params={"only": fault}).text
+    query = (
+        "select ended, count(*), min(tokens) > 0, avg(reward) from rows where step = 9 group by ended order by ended"
+    )
+    with opened(run, ["rows"]) as database:
+        finished, cut = answer(database, query)[1]
+    assert (finished[:3], cut) == (("finished", 42, True), ("truncated", 22, True, 0.0))
 
 
 def test_chance_gets_no_explanation() -> None:
