@@ -7,7 +7,7 @@ import inspect
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -82,14 +82,14 @@ def _app(given: Sequence[str]) -> typer.Typer:
         if group not in groups:
             continue
         found = verb.load(given) if (last in given if group else name == typed) else _not_typed
+        shown: Any = {"help": verb.about(), "rich_help_panel": verb.group()}
         if isinstance(found, typer.Typer):
-            groups[group].add_typer(found, name=last, help=verb.about())
+            groups[group].add_typer(found, name=last, **shown)
             groups[name] = found
         else:
-            settings = getattr(found, "context_settings", None)
-            groups[group].command(
-                last, help=inspect.getdoc(found) or verb.about(), context_settings=settings
-            )(found)
+            shown |= {"help": inspect.getdoc(found) or verb.about()}
+            shown |= {"context_settings": getattr(found, "context_settings", None)}
+            groups[group].command(last, **shown)(found)
     app.callback()(_root)
     return app
 

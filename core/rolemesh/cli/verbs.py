@@ -28,6 +28,10 @@ class Verb(NamedTuple):
         """The line for the list of verbs."""
         return OWN[self.name] if self.record is None else attribute(self.record, "help")
 
+    def group(self) -> str | None:
+        """The part of the list of verbs; None for the rest of it."""
+        return attribute(self.record, "group") or None if self.record else "Prepare and start jobs"
+
     def load(self, given: Sequence[str]) -> Any:
         """Return the verb for typer, for the arguments given."""
         if self.record is not None:

@@ -36,11 +36,9 @@ def attribute(record: PluginRecord, name: str) -> str:
         body = tree.body if tree is not None else []
         classes = (node for node in body if isinstance(node, ast.ClassDef) and node.name == attr)
         for node in next((found.body for found in classes), []):
-            match node:
-                case ast.AnnAssign(target=ast.Name(id), value=ast.Constant(text)) if id == name:
-                    return str(text)
-                case ast.Assign(targets=[ast.Name(id)], value=ast.Constant(text)) if id == name:
-                    return str(text)
+            names = map(ast.unparse, getattr(node, "targets", [getattr(node, "target", node)]))
+            if name in names and isinstance(value := getattr(node, "value", None), ast.Constant):
+                return str(value.value)
     return ""
 
 

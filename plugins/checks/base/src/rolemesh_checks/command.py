@@ -32,6 +32,7 @@ class CheckVerb(Command):
     """`rolemesh check`."""
 
     help: ClassVar[str] = "Measure the nodes of a cluster: memory, processors or GPUs, disk, shared memory, network."
+    group: ClassVar[str] = "Prepare and start jobs"
 
     @classmethod
     def function(cls) -> Callable[..., Any]:

@@ -36,6 +36,7 @@ class DoctorVerb(Command):
     """`rolemesh doctor`."""
 
     help: ClassVar[str] = "Look at this machine, and say what keeps jobs from running."
+    group: ClassVar[str] = "Prepare and start jobs"
 
     @classmethod
     def function(cls) -> Callable[..., Any]:

@@ -24,51 +24,60 @@ class Status(_Verb):
     """`rolemesh status`."""
 
     help: ClassVar[str] = "Show jobs: master, agents and ranks."
+    group: ClassVar[str] = "Look at jobs"
 
 
 class Attach(_Verb):
     """`rolemesh attach`."""
 
     help: ClassVar[str] = "Show the live view of a running job."
+    group: ClassVar[str] = "Look at jobs"
 
 
 class Logs(_Verb):
     """`rolemesh logs`."""
 
     help: ClassVar[str] = "Print the logs of a job's ranks."
+    group: ClassVar[str] = "Look at jobs"
 
 
 class Events(_Verb):
     """`rolemesh events`."""
 
     help: ClassVar[str] = "Print the journal of a job."
+    group: ClassVar[str] = "Look at jobs"
 
 
 class Stop(_Verb):
     """`rolemesh stop`."""
 
     help: ClassVar[str] = "Stop a job."
+    group: ClassVar[str] = "Change running jobs"
 
 
 class Clean(_Verb):
     """`rolemesh clean`."""
 
     help: ClassVar[str] = "List the runs that later ones have replaced, or delete them."
+    group: ClassVar[str] = "Use what jobs leave"
 
 
 class Scale(_Verb):
     """`rolemesh scale`."""
 
     help: ClassVar[str] = "Give roles of a running job more ranks, or fewer."
+    group: ClassVar[str] = "Change running jobs"
 
 
 class Drain(_Verb):
     """`rolemesh drain`."""
 
     help: ClassVar[str] = "Bring ranks away from a node that is going to leave."
+    group: ClassVar[str] = "Change running jobs"
 
 
 class Checkpoint(_Verb):
     """`rolemesh checkpoint`."""
 
     help: ClassVar[str] = "List, verify or export the snapshots of a run on disk."
+    group: ClassVar[str] = "Use what jobs leave"

@@ -44,6 +44,7 @@ class NewVerb(Command):
     """`rolemesh new`."""
 
     help: ClassVar[str] = "Make a job, or a repository for a plugin of your own."
+    group: ClassVar[str] = "Prepare and start jobs"
 
     @classmethod
     def function(cls) -> Callable[..., Any]:

@@ -18,6 +18,7 @@ class SchemaVerb(Command):
     """`rolemesh schema`."""
 
     help: ClassVar[str] = "Print the JSON Schema of job files, with the options of all installed plugins."
+    group: ClassVar[str] = "Prepare and start jobs"
 
     @classmethod
     def function(cls) -> Callable[..., Any]:

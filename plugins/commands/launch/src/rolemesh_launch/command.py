@@ -52,6 +52,7 @@ class Launch(Command):
     """`rolemesh launch`."""
 
     help: ClassVar[str] = "Run a training script as it is, with torchrun's flags."
+    group: ClassVar[str] = "Prepare and start jobs"
 
     @classmethod
     def function(cls) -> Callable[..., Any]:

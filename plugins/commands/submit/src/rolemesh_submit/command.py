@@ -46,6 +46,7 @@ class Submit(Command):
     """`rolemesh submit`."""
 
     help: ClassVar[str] = "Write a job as a RayJob for KubeRay, or as an sbatch script for Slurm."
+    group: ClassVar[str] = "Prepare and start jobs"
 
     @classmethod
     def function(cls) -> Callable[..., Any]:

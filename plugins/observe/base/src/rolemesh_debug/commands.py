@@ -14,6 +14,7 @@ class DebugVerb(Command):
     """`rolemesh debug`."""
 
     help: ClassVar[str] = "Show the stacks and the memory of a rank."
+    group: ClassVar[str] = "Look at jobs"
 
     @classmethod
     def function(cls) -> Callable[..., Any]:
@@ -27,6 +28,7 @@ class ReplayVerb(Command):
     """`rolemesh replay-op`."""
 
     help: ClassVar[str] = "Run an operator that failed once more, alone, with its saved inputs."
+    group: ClassVar[str] = "Use what jobs leave"
 
     @classmethod
     def function(cls) -> Callable[..., Any]:

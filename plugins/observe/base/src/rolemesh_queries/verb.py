@@ -15,6 +15,7 @@ class SqlVerb(Command):
     """`rolemesh sql`."""
 
     help: ClassVar[str] = "Query a run with SQL: where the time went, failures, metrics, rows."
+    group: ClassVar[str] = "Look at jobs"
 
     @classmethod
     def function(cls) -> Callable[..., Any]:

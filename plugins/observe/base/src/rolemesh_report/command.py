@@ -25,6 +25,7 @@ class ReportVerb(Command):
     """`rolemesh report`."""
 
     help: ClassVar[str] = "Write one HTML file about a run."
+    group: ClassVar[str] = "Look at jobs"
 
     @classmethod
     def function(cls) -> Callable[..., Any]:

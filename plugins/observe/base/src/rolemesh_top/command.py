@@ -22,6 +22,7 @@ class TopVerb(Command):
     """`rolemesh top`."""
 
     help: ClassVar[str] = "Show what the ranks of a job do, in the terminal."
+    group: ClassVar[str] = "Look at jobs"
 
     @classmethod
     def function(cls) -> Callable[..., Any]:

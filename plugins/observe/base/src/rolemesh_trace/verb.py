@@ -14,6 +14,7 @@ class TraceVerb(Command):
     """`rolemesh trace`."""
 
     help: ClassVar[str] = "Write a job's record as a file for Perfetto."
+    group: ClassVar[str] = "Look at jobs"
 
     @classmethod
     def function(cls) -> Callable[..., Any]:

@@ -14,6 +14,7 @@ class View(Command):
     """`rolemesh view`."""
 
     help: ClassVar[str] = "Show a job in the browser: flow, time, failures, metrics, rows and logs."
+    group: ClassVar[str] = "Look at jobs"
 
     @classmethod
     def function(cls) -> Callable[..., Any]:
