@@ -22,7 +22,7 @@ class Command(Plugin):
     help: ClassVar[str] = ""
     """One line for the list of verbs, which reads it from the source: write the text itself."""
     group: ClassVar[str] = ""
-    """The part of the list of verbs, read in the same way, such as ``Look at jobs``; "": the rest."""
+    """The part of the list of verbs, read in the same way, e.g. ``Look at jobs``; "": the rest."""
 
     @classmethod
     def function(cls) -> Callable[..., Any]:
