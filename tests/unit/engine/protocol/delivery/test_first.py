@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from rolemesh_durable.protocol.delivery.first import FirstChoice, Piece, Taken, share_of
+from rolemesh.api.partition import Balanced, Split
+from rolemesh.graph.logical import Edge
+from rolemesh_durable.protocol.delivery import delivery_of
+from rolemesh_durable.protocol.delivery.first import First, FirstChoice, Piece, Taken, share_of
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -67,3 +72,10 @@ def test_rows_lie_in_the_order_of_their_producers() -> None:
     assert [share_of(rank, 2, size=2, items=3, total=5) for rank in range(2)] == [range(1), range(1, 3)]
     assert share_of(0, 1, size=1, items=1, total=0) == range(1)
     assert share_of(1, 3, size=1, items=1, total=1) == range(1)
+
+
+def test_an_item_may_have_several_rows_for_each_that_it_was_made_of() -> None:
+    delivery = delivery_of(Edge(0, 0, 1, "rows", Balanced(results=4), Split(), lag=2, newest=True))
+    assert isinstance(delivery, First)
+    ends: list[Any] = [SimpleNamespace(rank=rank, ranks=2) for rank in range(2)]
+    assert [delivery.wanted(end, items=6, total=24) for end in ends] == [range(3), range(3, 6)]
