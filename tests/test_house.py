@@ -77,9 +77,9 @@ def test_a_new_module_of_the_engine_must_be_public_or_protected(house: Write) ->
 
 def test_a_distribution_has_the_name_of_its_folder_or_in_base_that_of_its_kind(house: Write) -> None:
     root = house()
-    (root / "plugins/observers/tea").rename(root / "plugins/observers/base")
+    (root / "plugins/observe/tea").rename(root / "plugins/observe/base")
     (told,) = problems(root)
-    assert told.startswith("plugins/observers/base: the name of the distribution is rolemesh-tea ")
+    assert told.startswith("plugins/observe/base: the name of the distribution is rolemesh-tea ")
 
 
 def test_a_distribution_must_declare_the_ones_that_it_imports(house: Write) -> None:
