@@ -35,7 +35,7 @@ def no_edges() -> tuple[dict[int, Outgoing], dict[int, int]]:
 def test_a_short_span_counts_and_has_no_line() -> None:
     spans = Spans(WALL)
     spans.least_ns = 4 * MS
-    assert spans.take(span(CALLING, 0, 3 * MS)) is None
+    assert spans.take(span(CALLING, 0, 3 * MS)) == []
     assert spans.own == {"calling": 3 * MS}
 
 
@@ -52,6 +52,38 @@ def test_time_in_a_call_that_runs_during_a_wait_counts_once() -> None:
     spans.take(span(WAITING, 1 * S, 7 * S, edge=4))
     found = totals(edges={4: 6 * S})
     assert accounts.next(8 * S).spent == {"serving": 3_000_000, "edge 4": 3_000_000}
+
+
+def test_a_service_that_runs_in_a_wait_leaves_the_wait_its_time_before_it() -> None:
+    """The account ends while the call goes on: the second before it belongs to the wait."""
+    spans = Spans(WALL)
+    found = totals(now=(WAITING, 4, 1))
+    accounts = Accounts(WALL, spans, lambda: found, no_edges, 0)
+    found = totals(now=(SERVING, -1, 2 * S), around=(WAITING, 4, 1))
+    assert accounts.next(3 * S).spent == {"edge 4": 1_999_999, "serving": 1_000_000}
+    spans.take(span(SERVING, 2 * S, 4 * S))
+    found = totals(now=(WAITING, 4, 1))
+    assert accounts.next(5 * S).spent == {"edge 4": 1_000_000, "serving": 1_000_000}
+
+
+def test_calls_that_an_operator_answers_are_not_its_own_time() -> None:
+    spans = Spans(WALL)
+    found = totals()
+    accounts = Accounts(WALL, spans, lambda: found, no_edges, 0)
+    spans.take(span(SERVING, 1 * S, 3 * S))
+    spans.take(span(COMPUTING, 0, 4 * S))
+    found = totals(computing=4 * S)
+    assert accounts.next(4 * S).spent == {"serving": 2_000_000, "computing": 2_000_000}
+
+
+def test_many_short_calls_in_a_row_have_one_line() -> None:
+    """A gap that is longer than the call ends the line, and so does half a second."""
+    spans = Spans(WALL)
+    lines = [line for at in range(1000) for line in spans.take(span(SERVING, at * MS, at * MS + 700_000))]
+    assert [(line.t, line.d) for line in lines] == [(0, 500_700)]
+    lines = spans.take(span(SERVING, 1001 * MS, 1001 * MS + 700_000)) + spans.rest(2 * S)
+    assert [(line.t, line.d) for line in lines] == [(501_000, 498_700)]
+    assert spans.own == {"serving": 1001 * 700_000}
 
 
 def test_the_present_phase_counts_up_to_the_end_of_the_account() -> None:
@@ -132,8 +164,8 @@ def test_an_account_has_the_bytes_since_the_last_one_also_after_an_edge_began_ag
 def test_after_many_spans_only_longer_ones_have_a_line() -> None:
     spans = Spans(WALL)
     for at in range(MANY + 1):
-        assert spans.take(span(COMPUTING, at * 10 * MS, at * 10 * MS + MS)) is not None
+        assert spans.take(span(COMPUTING, at * 10 * MS, at * 10 * MS + MS))
     assert spans.turn() == 1000
-    assert spans.take(span(COMPUTING, 0, MS)) is None
+    assert not spans.take(span(COMPUTING, 0, MS))
     assert spans.turn() == 2000
-    assert spans.take(span(COMPUTING, 0, MS)) is not None
+    assert spans.take(span(COMPUTING, 0, MS))

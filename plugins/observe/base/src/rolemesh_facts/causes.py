@@ -14,10 +14,14 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh_facts.pieces import Piece
 from rolemesh_recorder.lines import FlowEdge, FlowFile
 
-__all__ = ["WORK", "Causes", "Lane"]
+__all__ = ["CLOSE_US", "WAITS", "WORK", "Causes", "Lane"]
 
 WORK = ("computing", "serving")
 """Phases in which a rank runs an operator."""
+WAITS = ("waiting", "blocked", "idle", "following", "gathering", "turn")
+"""Phases in which a rank waits for another one, and may serve calls meanwhile."""
+CLOSE_US = 2_000
+"""Duration of a gap between two pieces, in µs, that counts as none."""
 FARTHEST_US = 50_000_000
 """How long before a wait, in µs, a call may end that is still looked at."""
 
@@ -45,9 +49,10 @@ class Lane:
 class Causes:
     """Finds who ended the waits of a run's ranks."""
 
-    def __init__(self, flow: FlowFile, lanes: Mapping[RankRef, Lane]) -> None:
+    def __init__(self, flow: FlowFile, lanes: Mapping[RankRef, Lane], full: Mapping[RankRef, Lane]) -> None:
+        """`lanes` lack the calls that ranks answer while they wait, `full` ones have them."""
         self._flow = flow
-        self._lanes = lanes
+        self._lanes, self._full = lanes, full
         self._of_role: dict[str, list[RankRef]] = {}
         for ref in lanes:
             self._of_role.setdefault(ref.role, []).append(ref)
@@ -111,8 +116,44 @@ class Causes:
         return (min(behind)[2], time) if behind else None
 
     def _callee(self, wait: Piece, time: int) -> Cause | None:
-        role = self._called_role(wait)
-        return self._latest(role, None, wait, time, (-2 - wait.edge) % (1 << 20) - 1) if role is not None else None
+        role, rank = self._called_role(wait), (-2 - wait.edge) % (1 << 20) - 1
+        if role is None:
+            return None
+        refs = [ref for ref in self._of_role.get(role, ()) if rank in (-1, ref.rank)]
+        return self._latest(role, None, wait, time, rank) or _last((ref, self._ran(ref, wait, time)) for ref in refs)
+
+    def _ran(self, ref: RankRef, wait: Piece, time: int) -> int | None:
+        """Return until when an operator of `ref` ran during the wait: a service may wait for it."""
+        piece = self._full[ref].before(time)
+        runs = piece is not None and piece.phase in ("computing", "calling") and piece.end > wait.t
+        return min(piece.end, time) if piece is not None and runs else None
+
+    def of_call(self, callee: RankRef, time: int) -> Cause | None:
+        """Return who let `callee` begin to answer calls at `time`, and when: the caller, or what `callee` waited for.
+
+        None if the record does not have it. The calls that came before `callee` was done with a wait waited for that.
+        """
+        callers = {caller for caller, called in self._flow.callers if called == callee.role}
+        refs = (ref for caller in sorted(callers) for ref in self._of_role.get(caller, ()))
+        found, own = (
+            _last((ref, self._calls_at(ref, time)) for ref in refs),
+            self._lanes[callee].before(time - CLOSE_US),
+        )
+        if found is None:
+            return None
+        if own is not None and own.phase in WAITS[:3] and found[1] + CLOSE_US < own.end < time + CLOSE_US:
+            return callee, min(own.end, time)
+        return found[0], time
+
+    def _calls_at(self, ref: RankRef, time: int) -> int | None:
+        """Return when `ref` began to wait for calls of its step, if it does at `time`; None if it does not."""
+        began, step = time, None
+        for piece in self._lanes[ref].back(time + CLOSE_US):
+            if piece.end < began - CLOSE_US or step not in (None, piece.step):
+                break
+            if piece.phase == "calling":
+                began, step = piece.t, piece.step
+        return began if step is not None else None
 
     def _called_role(self, call: Piece) -> str | None:
         """Return the role that the rank calls in a piece of `calling`; None if the record is damaged."""
@@ -167,7 +208,7 @@ class Causes:
         return _last((ref, self._ended(ref, op, wait, time)) for ref in refs)
 
     def _ended(self, ref: RankRef, op: int | None, wait: Piece, time: int) -> int | None:
-        for piece in self._lanes[ref].back(time):
+        for piece in (self._full if op is None else self._lanes)[ref].back(time):
             if piece.end <= wait.t - FARTHEST_US:
                 break
             if piece.phase == "serving" if op is None else piece.phase == "computing" and piece.op == op:

@@ -13,7 +13,7 @@ GOODPUT = (
 _USES = {
     "computing": "computes",
     "saving": "saves snapshots",
-    "idle": "waits for the master's grant",
+    "idle": "ahead of its consumers",
     "memory": "waits for memory",
     "turn": "waits for its turn",
     "loading": "loads, or makes room",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from rolemesh_recorder.lines import Head, Life, Line, Stretch
 
-__all__ = ["Piece", "flat", "stretches"]
+__all__ = ["Piece", "flat", "stretches", "without_served"]
 
 
 class Piece(NamedTuple):
@@ -63,4 +63,20 @@ def flat(nested: Sequence[Piece]) -> list[Piece]:
         at = max(at, piece.t)
         open_.append(piece)
     upto(1 << 62)
+    return result
+
+
+def without_served(nested: Sequence[Piece], waits: Collection[str]) -> list[Piece]:
+    """Return the pieces of `stretches` without the calls that a rank has answered in phases of `waits`."""
+    result: list[Piece] = []
+    open_: list[Piece] = []
+    for piece in nested:
+        while open_ and open_[-1].end <= piece.t:
+            open_.pop()
+        if piece.phase == "serving":
+            if open_ and open_[-1].phase in waits:
+                continue
+        else:
+            open_.append(piece)
+        result.append(piece)
     return result

@@ -20,12 +20,12 @@ from rolemesh_facts.critical import Critical, critical_path
 from rolemesh_facts.edge_states import EdgeState, edge_states
 from rolemesh_facts.lanes import columns, lane
 from rolemesh_facts.marks import Mark, marks
-from rolemesh_facts.pieces import Piece, flat, stretches
+from rolemesh_facts.pieces import Piece, stretches
 from rolemesh_facts.recoveries import Story, stories
 from rolemesh_facts.row_meaning import meaning
 from rolemesh_facts.series import Collected, Points, read_values, thinned
 from rolemesh_facts.sizes import sizes_at
-from rolemesh_facts.time_use import EdgeUse, Use, by_role, edge_uses, reached_step, use_of
+from rolemesh_facts.time_use import EdgeUse, Use, by_role, edge_uses, reached_step, use_of, whole_steps
 from rolemesh_recorder.lines import FlowFile, Line, Stretch
 from rolemesh_recorder.reading import kept_rows, latest_rows, read_flow, read_record, record_ends, recorded_ranks
 from rolemesh_recorder.rows import Row
@@ -43,8 +43,10 @@ BEGIN_BYTES = 400
 """Bytes at the beginning of the events that tell one run from another in the same folder."""
 LAST_BYTES = 65_536
 """Bytes at the end of a file of metrics that usually have its last line."""
-LATEST_S = 600
-"""Seconds at the end of the record that questions without a window look at."""
+LATE_S = 1e11
+"""Time in seconds since 1970 at or beyond which a line of metrics is damage."""
+LATEST_S = 60.0
+"""Minimum number of seconds that questions about the latest part of a run look at: whole steps, if there are any."""
 
 
 class Summary(NamedTuple):
@@ -204,7 +206,10 @@ class RunFacts:
         return recorded_ranks(self.path)
 
     def window(self, seconds: float | None = LATEST_S) -> tuple[int, int]:
-        """Return the begin and end of the last `seconds` of the record, in µs since 1970; all of it for None."""
+        """Return the begin and end of the last steps, of at least `seconds` together, in µs since 1970.
+
+        See `whole_steps`. All of the record for None.
+        """
         begin, end = 1 << 62, 0
         for ref in recorded_ranks(self.path):
             first, last = record_ends(self.path, ref.role, ref.rank)
@@ -212,7 +217,18 @@ class RunFacts:
         if not end:
             now = time.time_ns() // 1000
             return now, now
-        return (max(begin, end - int(seconds * 1e6)) if seconds is not None else begin), end
+        return (begin, end) if seconds is None else self.steps_within(begin, end, seconds)
+
+    def steps_within(self, begin: int, end: int, seconds: float) -> tuple[int, int]:
+        """Return the begin and end of the last steps between two times, of at least `seconds` together."""
+        ends: list[int] = []
+        for line in reversed(self.metrics()):
+            if not 0 < line.time < LATE_S:
+                break  # damage
+            ends.append(int(line.time * 1e6))
+            if ends[-1] <= min(end, ends[0]) - seconds * 1e6:
+                break
+        return whole_steps(ends[::-1], begin, end, int(seconds * 1e6))
 
     def lines(self, ref: RankRef, after: int = 0) -> list[Line]:
         """Return the lines of a rank's record; without old parts, if `after` is a time in µs since 1970."""
@@ -285,7 +301,7 @@ class RunFacts:
         sizes = sizes_at(flow, self.events(), until / 1e6)
         living = [ref for ref in recorded_ranks(self.path) if ref.rank < sizes.get(ref.role, 0)]
         lines = {ref: self.lines(ref, since) for ref in living}
-        lanes = {ref: flat(stretches(each, since, until)) for ref, each in lines.items()}
+        lanes = {ref: stretches(each, since, until) for ref, each in lines.items()}
         reached = {ref: reached_step(each, until) for ref, each in lines.items()}
         return critical_path(flow, lanes, since, until, reached)
 

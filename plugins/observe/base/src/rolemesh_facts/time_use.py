@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_recorder.lines import Account, FlowFile, Line
 
-__all__ = ["EdgeUse", "Use", "by_role", "edge_uses", "overall", "reached_step", "use_of"]
+__all__ = ["EdgeUse", "Use", "by_role", "edge_uses", "overall", "reached_step", "use_of", "whole_steps"]
 
 ENGINE = "engine"
 
@@ -79,6 +80,22 @@ def use_of(lines: Iterable[Line], since: int = 0, until: int = 1 << 62) -> Use:
     if rest > 0:
         spent[ENGINE] = rest
     return Use(spent, wall, steps, sent, ends, queued, finished)
+
+
+def whole_steps(ends: Sequence[int], begin: int, end: int, least: int) -> tuple[int, int]:
+    """Return the begin and end of the last whole steps of a record from `begin` to `end`, `least` µs or more together.
+
+    `ends` are the times at which steps, or lines of several steps, ended. A part of a step would show one operator
+    only. Fewer steps do if there are no more, and the last `least` µs without a step. If the present step lasts longer
+    than these steps together, it counts: it may be the one that hangs.
+    """
+    last = bisect_right(ends, end)
+    first = bisect_left(ends, begin)
+    if last - first < 2:
+        return max(begin, end - least), end
+    since = ends[max(first, bisect_right(ends, ends[last - 1] - least, first, last) - 1)]
+    present = end - ends[last - 1] > max(least, ends[last - 1] - since)
+    return since, end if present else ends[last - 1]
 
 
 def reached_step(lines: Sequence[Line], until: int = 1 << 62) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from rolemesh_durable.api.extensions import PHASES, Outgoing, Span, Totals
@@ -17,6 +18,12 @@ ENCLOSING: Final = frozenset(("idle", "waiting", "blocked", "saving"))
 """Phases whose totals contain the phases within them."""
 BETWEEN: Final = frozenset(("idle", "saving"))
 """Phases between two operators."""
+JOINED: Final = frozenset(("calling", "serving"))
+"""Phases of which several in a row have one line: calls may be short, and many."""
+JOINED_NS: Final = 500_000_000
+"""Duration of such a line from which it gets no longer."""
+GAP_NS: Final = 1_000_000
+"""Duration of a gap that such a line does not have."""
 MOST_OPEN: Final = 1000
 """Spans that are kept one by one until a later span encloses them."""
 MANY: Final = 100
@@ -42,39 +49,64 @@ class Spans:
 
     def __init__(self, wall: Wall) -> None:
         self._wall = wall
-        self._inner: list[tuple[int, int]] = []
-        """Begins of spans that no later span encloses yet, and the duration of all such spans before each."""
-        self._sum = 0
-        """The duration of all spans that no later span encloses."""
+        self._inner: list[tuple[int, int, int]] = []
+        """Begins of spans that no later span encloses yet, and the durations of all such spans, and calls, before."""
+        self._sum = self._served = 0
+        """The duration of all spans that no later span encloses, and that of all calls that the rank has answered."""
         self.own: dict[str, int] = {}
         """ns by name, to add to the rank's totals; negative if a total counts time twice."""
         self.least_ns = 1_000_000
         self._told = 0
+        self._joined: list[Span] = []
+        """The latest span of calls, which the next one may prolong; none or one. Each thread pops it first."""
 
-    def take(self, span: Span) -> Stretch | None:
-        """Count a span; return its line, or None if it is too short for one."""
-        phase, took, before = PHASES[span.phase], span.ended - span.began, self._sum
+    def take(self, span: Span) -> list[Stretch]:
+        """Count a span; return the lines that are complete now. A span that is too short has none."""
+        phase, took, before, served = PHASES[span.phase], span.ended - span.began, self._sum, self._served
         while self._inner and self._inner[-1][0] >= span.began:
-            before = self._inner.pop()[1]
+            _, before, served = self._inner.pop()
         inner = self._sum - before
         if len(self._inner) == MOST_OPEN:
             del self._inner[1::2]  # a later span may then seem to begin one span earlier or later
-        self._inner.append((span.began, before))
+        self._inner.append((span.began, before, served))
         self._sum = before + took
         if phase in COUNTED:
             self._add(phase, took - inner)
         elif phase in ENCLOSING:
             at = bucket(phase, span.edge)
             self._add(at, -inner if at != "memory" else took - inner)
-        if took < self.least_ns:
-            return None
+        else:
+            self._add(phase, served - self._served)  # an operator's time includes that of the calls within it
+        if phase == "serving":
+            self._served += took
+        last = self._joined.pop() if self._joined else None
+        if phase not in JOINED:
+            return [*self._lines(last), *self._lines(span)]
+        if last is not None and _joins(last, span):
+            self._joined.append(last._replace(ended=span.ended))
+            return []
+        self._joined.append(span)
+        return self._lines(last)
+
+    def rest(self, before: int) -> list[Stretch]:
+        """Return the line of a span of calls that ended before a time, and that a later span would prolong."""
+        if not self._joined or self._joined[-1].ended > before:
+            return []
+        with suppress(IndexError):
+            return self._lines(self._joined.pop())
+        return []
+
+    def _lines(self, span: Span | None) -> list[Stretch]:
+        if span is None or span.ended - span.began < self.least_ns:
+            return []
         self._told += 1
-        op = -1 if phase in BETWEEN else span.op
-        return Stretch(phase, self._wall(span.began), took // 1000, span.step, op, span.edge)
+        phase = PHASES[span.phase]
+        op, took = -1 if phase in BETWEEN else span.op, span.ended - span.began
+        return [Stretch(phase, self._wall(span.began), took // 1000, span.step, op, span.edge)]
 
     def since(self, time: int) -> int:
         """Return the duration of the spans that began at `time` or later. Any thread may ask."""
-        return self._sum - next((before for began, before in self._inner.copy() if began >= time), self._sum)
+        return self._sum - next((before for began, before, _ in self._inner.copy() if began >= time), self._sum)
 
     def turn(self) -> int:
         """An account ends: return the minimum duration of its spans in µs, and set that of the next one."""
@@ -147,6 +179,13 @@ class Accounts:
         return nbytes - before if nbytes >= before else nbytes
 
 
+def _joins(last: Span, span: Span) -> bool:
+    """Return whether one line may stand for both spans: the gap between them is short, and not longer than the span."""
+    gap = span.began - last.ended
+    alike = (last.phase, last.op, last.edge, last.step) == (span.phase, span.op, span.edge, span.step)
+    return alike and 0 <= gap < min(GAP_NS, span.ended - span.began) and last.ended - last.began < JOINED_NS
+
+
 def amounts(totals: Totals, spans: Spans, now: int) -> dict[str, int]:
     """Return ns by name: the totals, the times of spans, and the present phase so far.
 
@@ -156,10 +195,12 @@ def amounts(totals: Totals, spans: Spans, now: int) -> dict[str, int]:
     found |= {f"edge {edge}": ns for edge, ns in totals.edges.items() if ns}
     for name, ns in spans.own.copy().items():
         found[name] = found.get(name, 0) + ns
-    number, edge, since = totals.now
-    if since:
-        name = bucket(PHASES[number], edge)
-        found[name] = found.get(name, 0) + max(0, now - since - spans.since(since))
+    until, later = now, 0
+    for number, edge, since in (totals.now, totals.around):
+        if since:
+            name, inner = bucket(PHASES[number], edge), spans.since(since)
+            found[name] = found.get(name, 0) + max(0, until - since - inner + later)
+            until, later = since, inner
     return found
 
 

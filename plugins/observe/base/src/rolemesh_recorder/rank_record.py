@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from rolemesh.graph.logical import OpCall
 from rolemesh_durable.api.extensions import Rank, RankExtension, Span, edges_of, totals_of
-from rolemesh_recorder.accounting import Accounts, Spans, Wall
+from rolemesh_recorder.accounting import GAP_NS, Accounts, Spans, Wall
 from rolemesh_recorder.lines import Head, Life, Line, rank_folder
 from rolemesh_recorder.options import RecorderOptions
 from rolemesh_recorder.parts import Parts
@@ -65,8 +65,7 @@ class RankRecord(RankExtension):
 
     def spent(self, span: Span) -> None:
         """Hand the span over to the thread."""
-        line = self._spans.take(span)
-        if line is not None:
+        for line in self._spans.take(span):
             self._writer.add(line)
 
     def close(self) -> None:
@@ -77,13 +76,17 @@ class RankRecord(RankExtension):
 
     def _work(self) -> None:
         while not self._over.wait(PERIOD_S):
-            self._write()
-        self._write()
+            now = time.monotonic_ns()
+            self._write(now, now - GAP_NS)
+        now = time.monotonic_ns()
+        self._write(now, now)
         self._writer.close()
 
-    def _write(self) -> None:
+    def _write(self, now: int, before: int) -> None:
         assert self._accounts is not None
-        self._writer.add(self._accounts.next(time.monotonic_ns()))
+        for line in self._spans.rest(before):
+            self._writer.add(line)
+        self._writer.add(self._accounts.next(now))
         self._writer.write()
         self._kept.write()
 

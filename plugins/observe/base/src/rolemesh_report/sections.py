@@ -69,7 +69,7 @@ def critical_section(critical: Critical | None) -> str:
         return "<p>There is no record of the time of ranks.</p>"
     rows = [(each.name, each.kind, share(each.share)) for each in critical.stations[:STATIONS] if each.share >= 0.0005]
     wall = seconds((critical.until - critical.since) / 1e6)
-    told = f"The last {wall} of the record. A faster station makes the job faster by at most its share."
+    told = f"The last steps, {wall} together. A faster station makes the job faster by at most its share."
     return f'<p class="dim">{clean(told)}</p>' + table(("station", "kind", "share"), rows, (2,))
 
 

@@ -23,8 +23,6 @@ __all__ = ["REPORT_FILE", "report_of", "write_report"]
 REPORT_FILE = "report.html"
 PIECES = 500
 """Number of pieces of a lane; with more, those of each column become one."""
-RECENT_S = 600
-"""Number of seconds at the end of the record that the critical path covers."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
@@ -43,8 +41,7 @@ def report_of(facts: RunFacts, result: Mapping[str, Any] | None = None) -> str:
     result = facts.result() if result is None else result
     summary, flow, stories = facts.summary(result), facts.flow(), facts.stories()
     since, until = facts.window(None)
-    recent = max(since, until - RECENT_S * 1_000_000)
-    critical, uses = facts.critical(recent, until), facts.uses(since, until)
+    critical, uses = facts.critical(*facts.window()), facts.uses(since, until)
     edges = {each.edge: each for each in edge_uses(flow, uses)} if flow else {}
     lanes = facts.lanes(since, until, PIECES)
     path = {}

@@ -15,7 +15,7 @@ from rolemesh.errors import EXIT_CODES
 from rolemesh_console.sentences import sentence
 from rolemesh_facts import RunFacts
 from rolemesh_facts.critical import Critical
-from rolemesh_facts.labels import edge_label, phase_label, use_label
+from rolemesh_facts.labels import edge_label, meaning, phase_label, use_label
 from rolemesh_facts.pieces import Piece
 from rolemesh_facts.run import Summary
 from rolemesh_facts.time_use import Use, use_of
@@ -36,14 +36,18 @@ OVER = "all steps done"
 BEFORE = {"starting": "starts", "up": "runs setup", "ready": "waits for the other ranks"}
 """Words for a rank that does not run yet, by its state."""
 WORK = ("computing", "serving")
+CALLS = ("calling", "following")
+"""Waits of the two ends of a call."""
 END_US = 600_000_000
 """µs that ranks usually wait for the end of their job at most."""
 _NEVER = 1 << 62
 
 
 class RankLine(msgspec.Struct, frozen=True):
-    """A rank. Shares are from 0 to 1: `computing`, `waiting` (for values and consumers), and `rest`. `most` is its
-    largest share apart from computing, in words."""
+    """A rank. Shares are from 0 to 1: `computing`, `waiting` (for values, consumers, answers and callers), and `rest`.
+
+    `computing` includes the calls that it answers. `most` is its largest other share, in words.
+    """
 
     rank: str
     node: str
@@ -198,8 +202,8 @@ def _rank(
     elif not known and last is not None:
         piece = Piece(last.t, last.t + last.d, last.phase, last.op, last.edge)
         phase = f"last: {phase_label(flow, ref.role, piece.phase, piece.op, piece.edge)}"
-    waiting = sum(use.share(name) for name in use.spent if name.startswith("edge "))
-    other = next(((name, part) for name, part in use.shares.items() if name != "computing"), None)
+    waiting = sum(use.share(name) for name in use.spent if name.startswith("edge ") or name in CALLS)
+    other = next(((name, part) for name, part in use.shares.items() if name not in WORK), None)
     most = f"{other[1]:.0%} {use_label(flow, ref.role, other[0])}" if other else ""
     computing = use.share("computing") + use.share("serving")
     step = int(known.get("step", -1)) if known else account.step if account else -1
@@ -226,6 +230,8 @@ def _unrecorded(name: str, known: Mapping[str, Any], restarts: int) -> RankLine:
 
 def _present(known: Mapping[str, Any]) -> str:
     """Return what the master knows that a rank does now; "" for nothing."""
+    if known.get("phase") in ("idle", "calling", "serving", "following"):
+        return meaning(str(known["phase"]))
     if known.get("phase"):
         return f"{known['phase']} {known.get('doing', '')}".strip()
     return BEFORE.get(str(known.get("state")), "")

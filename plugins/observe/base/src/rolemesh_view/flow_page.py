@@ -17,6 +17,11 @@ from rolemesh_view.viewed import Ahead, Look, Viewed
 
 __all__ = ["flow", "picture"]
 
+COLOURS = {
+    "operator": "computing", "edge": "waiting", "call": "calling", "turn": "turn", "group": "gathering",
+    "memory": "memory", "grant": "idle", "snapshot": "saving", "start": "starting",
+}  # fmt: skip
+"""The phase whose colour a kind of station has; others have that of ``engine``."""
 LEAST = 0.0005
 """Share below which the page leaves a station or a use of time out."""
 UNREAD = Look(0, 0, {}, {}, [], None, [])
@@ -40,6 +45,7 @@ def flow(run: Viewed, query: Any) -> dict[str, Any]:
         "critical": critical,
         "seconds": (look.critical.until - look.critical.since) / 1e6 if look.critical else 0.0,
         "since_start": look.critical is not None and look.critical.since > look.since,
+        "colours": COLOURS,
         "words": (words := {kind: meaning(kind) for kind in PHASES}),
         "legend": {kind: label for kind, label in words.items() if kind in drawn},
         "roles": {role: _uses(found, role, use) for role, use in sorted(look.roles.items())},
@@ -74,7 +80,8 @@ def picture(flow: FlowFile, look: Look) -> dict[str, Any]:
             "label": label, "x": drawing.places[key][0], "y": drawing.places[key][1], "role": roles[key],
             "ranks": sizes.get(roles[key], 0),
             "workload": flow.workloads.get(roles[key], ""), "bars": bars(look.roles.get(roles[key]), flow, roles[key]),
-            "share": on_op.get(int(key[3:]), 0.0) if key.startswith("op ") else on_role.get(roles[key], 0.0),
+            "share": (on_op.get(int(key[3:]), 0.0) if key.startswith("op ") else 0.0)
+            + (on_role.get(roles[key], 0.0) if first.get(roles[key]) == key else 0.0),
         }
         for key, label in labels.items()
     ]  # fmt: skip
@@ -113,14 +120,14 @@ def bars(use: Use | None, flow: FlowFile | None, role: str) -> list[tuple[str, f
     return found
 
 
-def _uses(flow: FlowFile | None, role: str, use: Use) -> list[tuple[str, float]]:
-    """Return the uses of a role's time in words, the largest share first."""
-    found = [(use_label(flow, role, name), share) for name, share in use.shares.items() if share >= LEAST]
-    return found[:MOST_USES]
+def _uses(flow: FlowFile | None, role: str, use: Use) -> list[tuple[str, float, str]]:
+    """Return the uses of a role's time in words, with shares and colours, the largest share first."""
+    found = [(name, share) for name, share in use.shares.items() if share >= LEAST]
+    return [(use_label(flow, role, name), share, phase_of(flow, role, name)) for name, share in found[:MOST_USES]]
 
 
 def _shares(critical: Critical | None) -> tuple[Mapping[int, float], Mapping[int, float], Mapping[str, float]]:
-    """Return the shares of the critical path by operator, by edge, and by role that serves calls."""
+    """Return the shares of the critical path by operator, by edge, and by role for all else."""
     ops: dict[int, float] = {}
     edges: dict[int, float] = {}
     roles: dict[str, float] = {}

@@ -20,8 +20,9 @@ from rolemesh_facts.advice import Advice, Evidence, advice, old_values
 from rolemesh_facts.critical import Critical, critical_path
 from rolemesh_facts.edge_states import EdgeState, edge_states
 from rolemesh_facts.finding import hindrance, may_read
-from rolemesh_facts.pieces import flat, stretches
+from rolemesh_facts.pieces import stretches
 from rolemesh_facts.row_meaning import meaning
+from rolemesh_facts.run import LATEST_S
 from rolemesh_facts.sizes import sizes_at
 from rolemesh_facts.time_use import EdgeUse, Use, edge_uses, overall, reached_step, use_of
 from rolemesh_recorder.lines import RECORD_DIR
@@ -35,8 +36,8 @@ from rolemesh_view.row_index import RowIndex
 
 __all__ = ["Ahead", "Look", "Runs", "Viewed", "Whole"]
 
-WINDOW_S, RECENT_S = 60.0, 10.0
-"""Seconds at the end of the record for shares of the time, and at least for rates."""
+WINDOW_S, RECENT_S = LATEST_S, 10.0
+"""Minimum seconds at the end of the record for shares of the time, and for rates."""
 RECENT_STEPS = 5
 """Number of steps that rates cover, if they fit into `WINDOW_S`."""
 SOON_S = 0.15
@@ -203,22 +204,26 @@ def _whole(path: Path) -> Whole:
 def _look(facts: RunFacts) -> Look:
     """Read the end of each rank's record, once: there may be ten thousand."""
     path = facts.path
-    begin, until = facts.window(None)
+    begin, end = facts.window(None)
     flow, refs = facts.flow(), facts.ranks()
-    since = max(begin, until - _shorter(WINDOW_S, USE_RANKS, len(refs)))
     metrics, events = facts.metrics(), facts.events()
-    recent_since = max(since, until - _shorter(recent_s(metrics), USE_RANKS, len(refs)))
-    path_since = max(begin, until - _shorter(WINDOW_S, CRITICAL_RANKS, len(refs)))
+    since, until = facts.steps_within(begin, end, WINDOW_S)
+    path_since = since
+    if len(refs) > CRITICAL_RANKS:
+        until = end
+        since = max(begin, until - _shorter(WINDOW_S, USE_RANKS, len(refs)))
+        path_since = max(begin, until - _shorter(WINDOW_S, CRITICAL_RANKS, len(refs)))
+    recent_since = max(begin, end - _shorter(recent_s(metrics), USE_RANKS, len(refs)))
     sizes = sizes_at(flow, events) if flow else {}
     uses, recent, lanes, reached = {}, {}, {}, {}
     for ref in refs:
-        lines = latest_lines(path, ref.role, ref.rank, since)
+        lines = latest_lines(path, ref.role, ref.rank, min(since, recent_since))
         uses[ref] = use_of(lines, since, until)
         if ref.rank >= sizes.get(ref.role, ref.rank + 1):
             continue  # a resize has ended the rank
-        recent[ref] = use_of(lines, recent_since, until)
+        recent[ref] = use_of(lines, recent_since, end)
         if flow:
-            lanes[ref] = flat(stretches(lines, path_since, until))
+            lanes[ref] = stretches(lines, path_since, until)
             reached[ref] = reached_step(lines, until)
     edges = edge_uses(flow, uses) if flow else []
     critical = critical_path(flow, lanes, path_since, until, reached) if flow else None
@@ -227,7 +232,7 @@ def _look(facts: RunFacts) -> Look:
     old = old_values(flow, states) if flow else []
     said = [meaning(row.columns) for row in latest_rows(path)]
     found = advice(Evidence(uses, edges, facts.stories(), facts.series(), old, said))
-    rates, seconds = _rates(recent), (until - recent_since) / 1e6
+    rates, seconds = _rates(recent), (end - recent_since) / 1e6
     return Look(since, until, uses, _by_role(uses), edges, critical, found, rates, states, seconds, sizes)
 
 

@@ -188,9 +188,9 @@ class Statistics:
         return {name: amount / elapsed for name, amount in self.amounts.items()} if elapsed > 0 else {}
 
     def shares(self, *, recent: bool) -> dict[str, tuple[float, float, float, float]]:
-        """Return, by role, the shares of computing, waiting for input, blocked on credit, and idle; they add up to 1.
+        """Return, by role, the shares of computing, waiting for input, blocked on credit, and the rest.
 
-        They are shares of the elapsed time: a role that is ahead or done is idle.
+        They are shares of the elapsed time: the rest of a role that is ahead of its consumers, or done, is large.
         """
         totals = self.role_totals
         elapsed = self.last_time - self.running_since if self.running_since is not None else 0.0

@@ -93,7 +93,7 @@ def amount(size: int) -> str:
 
 
 def share_bar(shares: tuple[float, float, float, float], width: int) -> Text:
-    """Return computing, waiting, blocked and idle as one bar of `width` cells."""
+    """Return computing, waiting, blocked and the rest as one bar of `width` cells."""
     ends = [round(sum(shares[: count + 1]) * width) for count in range(3)]
     bar = Text("█" * ends[0], style="green")
     bar.append("·" * (ends[1] - ends[0]), style="dim")
@@ -125,6 +125,14 @@ def activity(rank: RankStatus) -> Text:
             return Text("loading, or making room", style="dim")
         case "gathering":
             return Text("waiting for its group", style="dim")
+        case "serving":
+            return Text("serving calls", style="green")
+        case "following":
+            return Text("waiting for callers", style="dim")
+        case "calling":
+            return Text("waiting for an answer", style="dim")
+        case "idle":
+            return Text("ahead of its consumers", style="dim")
     return Text(rank.phase or "running", style="dim")
 
 

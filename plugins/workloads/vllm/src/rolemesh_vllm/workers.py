@@ -180,7 +180,7 @@ def _how(code: int | None) -> str:
     if code >= 0:
         return f"exit code {code}; its last lines in this rank's log say why"
     name = signal.Signals(-code).name
-    hint = " (nobody here sent it: out of memory, or somebody else)" if -code == signal.SIGKILL else ""
+    hint = " (memory ran out, or somebody sent it)" if -code == signal.SIGKILL else ""
     return f"killed by {name}{hint}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from rolemesh_durable.protocol.rank.page import COMPUTING, EDGE, FINISHED, IDLE, PHASE, SINCE_NS
+from rolemesh_durable.protocol.rank.page import COMPUTING, EDGE, FINISHED, IDLE, PHASE, SERVING, SINCE_NS
 from rolemesh_durable.rank.services import Rank
 
 __all__ = ["Outgoing", "Totals", "edges_of", "totals_of"]
@@ -20,8 +20,9 @@ class Totals(NamedTuple):
     - `finished`: the last finished step; -1 if there is none.
     - `computing`: in operators that have ended.
     - `edges`: for each edge of the role, in waits for its values, or for consumers that take them.
-    - `idling`: in waits for the master's grants. `saving`: in snapshots.
+    - `idling`: ahead of its consumers, in waits for the master's grants. `saving`: in snapshots.
     - `now`: the present phase, its edge, and the time at which it began; 0 if the rank is between two phases.
+    - `around`: the same of the wait in which the rank serves a call now.
     """
 
     finished: int
@@ -30,6 +31,7 @@ class Totals(NamedTuple):
     idling: int
     saving: int
     now: tuple[int, int, int]
+    around: tuple[int, int, int] = IDLE, -1, 0
 
 
 def totals_of(rank: Rank) -> Totals:
@@ -38,12 +40,12 @@ def totals_of(rank: Rank) -> Totals:
     edges = [e.id for e in graph.edges if role in (graph.ops[e.src].role, graph.ops[e.dst].role)]
     for _read in range(MOST_READS):  # a wait that ends meanwhile would be neither in its sum nor the present phase
         now = phase, _, since = fields[PHASE], fields[EDGE], fields[SINCE_NS]
-        waits = rank.status_page.waits(edges)
+        waits, around = rank.status_page.waits(edges), meter.around if phase == SERVING else (IDLE, -1, 0)
         if now == (fields[PHASE], fields[EDGE], fields[SINCE_NS]):
             break
     if phase == COMPUTING and since < meter.ended:
         now = IDLE, -1, 0  # the operator has ended, and the rank is on its way to the next phase
-    return Totals(fields[FINISHED], meter.busy, waits, meter.idling, meter.saving, now)
+    return Totals(fields[FINISHED], meter.busy, waits, meter.idling, meter.saving, now, around)
 
 
 class Outgoing(NamedTuple):

@@ -91,7 +91,7 @@ def _rank(role: str, n: int, node: str, record: RankRecord, graph: LogicalGraph)
     if at is None or record.state != "running":
         return RankStatus(role, n, node, record.pid, record.state, record.finished, generation=generation)
     phase = "stopped" if at.frozen else PHASES[at.phase] if 0 <= at.phase < len(PHASES) else ""
-    doing = _doing(at.op, at.edge, graph)
+    doing = _doing(at.op, at.edge, graph) if phase != "serving" else ""
     if at.done >= 0:
         doing += f" {at.done}/{at.total}" if at.total else f" {at.done}"
     # A restored rank that has begun no step since then reports step -1.

@@ -26,7 +26,7 @@ FaultKind: TypeAlias = Literal["kill", "stop", "exit", "raise", "disk", "zygote"
 """
 
 _HINTS: dict[int, str] = {
-    signals.SIGKILL: " (nobody here sent it: out of memory, or somebody else)",
+    signals.SIGKILL: " (memory ran out, or somebody sent it)",
     signals.SIGSEGV: " (a crash in native code, or a write into an input tensor, which is read-only: clone it)",
 }
 

@@ -89,9 +89,9 @@ class EventLoop:
         self._lines = WeakKeyDictionary[asyncio.Task[Any], CallSequence]()
         """The lines of the tasks that tasks of operators have begun."""
 
-    def on_block(self, told: Callable[[bool], None]) -> None:
-        """Call `told(True)` before all coroutines of an operator wait, and `told(False)` after."""
-        self._selector.on_block = told
+    def on_block(self, told: Callable[[bool], None], *, inside: bool = True) -> None:
+        """Call `told(True)` before all coroutines wait, and `told(False)` after; `inside` an operator, or outside."""
+        self._selector.on_block[inside] = told
 
     def here(self) -> bool:
         """Return True if a coroutine of this loop asks."""
@@ -246,7 +246,7 @@ class _Selector(selectors.DefaultSelector):
         self._fd = int(self._inbox.getsockopt(zmq.FD))
         self.register(self._fd, selectors.EVENT_READ, None)
         self.inside = self.quiet = self.woken = False
-        self.on_block: Callable[[bool], None] = lambda begins: None
+        self.on_block: dict[bool, Callable[[bool], None]] = dict.fromkeys((True, False), lambda begins: None)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         longest = IDLE_MS / 1000
@@ -263,11 +263,10 @@ class _Selector(selectors.DefaultSelector):
             wait = 0
         if wait <= 0:
             return self._mine(super().select(0))
-        if not self.inside:
-            return self._mine(super().select(wait))
-        self.on_block(True)
+        blocks = self.on_block[self.inside]
+        blocks(True)
         found = super().select(wait)
-        self.on_block(False)
+        blocks(False)
         return self._mine(found)
 
     def _mine(self, found: list[tuple[selectors.SelectorKey, int]]) -> list[tuple[selectors.SelectorKey, int]]:

@@ -12,6 +12,7 @@ import msgspec
 from rolemesh.api.workload import RankContext
 from rolemesh_durable.protocol.line_cuts import Cuts, line_end
 from rolemesh_durable.protocol.messages import RankMetrics
+from rolemesh_durable.protocol.rank.page import CALLING, IDLE, SERVING
 from rolemesh_durable.protocol.rank.span import LONG_NS
 from rolemesh_durable.rank.port import port_of
 from rolemesh_runtime.metrics import Metrics, collect
@@ -37,32 +38,14 @@ class Meter:
 
     `computing`, `waiting` and `blocked` are nanoseconds in the current line, `busy` is the computing time of all lines.
     `idling` and `saving` are the rank's nanoseconds in waits for grants and in snapshots. `ended` is the time at which
-    the last operator ended.
+    the last operator ended, and `around` the phase, edge and begin of the wait in which calls were served last.
     The loop and the ports add to them.
     """
 
     __slots__ = (
-        "_ctx",
-        "_cuts",
-        "_end",
-        "_first",
-        "_kept",
-        "_lines",
-        "_log",
-        "_logged",
-        "_part",
-        "_report",
-        "_sent_ns",
-        "_spent",
-        "_step",
-        "blocked",
-        "busy",
-        "computing",
-        "ended",
-        "idling",
-        "saving",
-        "waiting",
-    )
+        "_ctx", "_cuts", "_end", "_first", "_kept", "_lines", "_log", "_logged", "_part", "_report", "_sent_ns",
+        "_spent", "_step", "around", "blocked", "busy", "computing", "ended", "idling", "saving", "waiting",
+    )  # fmt: skip
 
     def __init__(
         self, ctx: RankContext[Any], cuts: Cuts, report: Callable[[RankMetrics], None], log: LineLog | None = None
@@ -72,7 +55,7 @@ class Meter:
         `report` takes the lines for the agent. With `log`, the meter writes them there before each snapshot.
         """
         self.computing = self.waiting = self.blocked = self.busy = self.idling = self.saving = 0
-        self.ended = 0
+        self.ended, self.around = 0, (IDLE, -1, 0)
         self._spent: Callable[[int, int, int, int], None] | None = None
         self._log = log
         self._logged = -1
@@ -117,8 +100,8 @@ class Meter:
         self._spent = spent
 
     def span(self, phase: int, edge: int, began: int, ended: int) -> None:
-        """The rank was in `phase` from `began` to `ended`. Short stretches are no spans."""
-        if self._spent is not None and ended - began >= LONG_NS:
+        """The rank was in `phase` from `began` to `ended`. Short stretches are no spans, except those of calls."""
+        if self._spent is not None and (ended - began >= LONG_NS or phase in (CALLING, SERVING)):
             self._spent(phase, edge, began, ended)
 
     def record(self, values: Mapping[str, Any]) -> None:

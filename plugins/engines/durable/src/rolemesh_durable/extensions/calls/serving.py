@@ -71,9 +71,12 @@ class Serving:
         self._running: dict[_Known, asyncio.Task[None]] = {}
         self._reports: dict[_Known, Served] = {}
         """The reports of the calls that run, so far."""
-        self._looked, self._following = 0, False
+        self._looked = self._since = self._served = 0
+        """The time of the last look, of the begin of the calls that go on (0: none does), and the ns of all calls."""
         self._in_operator = False
         """True if an operator waits for the callers: its time includes theirs."""
+        if self._async:
+            rank.tasks.loop.on_block(self._blocks, inside=False)
         for way in ends:
             port = _Port(self, way.caller)
             rank.endpoint.register_consumer(way.asks, port)
@@ -98,39 +101,40 @@ class Serving:
 
     def follow(self, step: int, *, in_operator: bool = False) -> None:
         """Answer until all callers have finished `step`. Raises `Stopping`."""
-        state, fields, endpoint = self._state, self._fields, self._endpoint
+        state, fields, meter = self._state, self._fields, self._meter
         if state.finished >= step:
             return
+        began, served = monotonic_ns(), self._served
         fields[status.OP] = fields[status.EDGE] = -1
-        self._following, self._in_operator = True, in_operator
+        fields[status.PHASE], fields[status.SINCE_NS], self._in_operator = status.FOLLOWING, began, in_operator
         while state.finished < step:
-            self._shows()
-            endpoint.wait()
-        self._shows_next(status.IDLE)
-        self._following = self._in_operator = False
+            self._endpoint.wait()
+        now, self._in_operator = monotonic_ns(), False
+        meter.span(status.FOLLOWING, -1, began, now)
+        meter.waiting += now - began - (self._served - served)
+        fields[status.PHASE], fields[status.SINCE_NS] = status.IDLE, now
 
-    def _shows(self) -> None:
-        """Show on the status page if a call runs here, or the rank waits for its callers."""
-        phase = status.SERVING if self._state.running else status.FOLLOWING
-        if self._fields[status.PHASE] != phase:
-            self._shows_next(phase)
+    def _begins(self) -> None:
+        """A call goes on: the rank serves, whatever it waits for."""
+        fields, self._since = self._fields, monotonic_ns()
+        if fields[status.PHASE] != status.SERVING:
+            self._meter.around = fields[status.PHASE], fields[status.EDGE], fields[status.SINCE_NS]
+            fields[status.PHASE], fields[status.EDGE], fields[status.SINCE_NS] = status.SERVING, -1, self._since
 
-    def _shows_next(self, phase: int) -> None:
-        fields, now = self._fields, monotonic_ns()
-        before, since = fields[status.PHASE], fields[status.SINCE_NS]
-        if before == status.SERVING:
-            self._served(since, now, status.FOLLOWING)
-        elif before == status.FOLLOWING:
-            self._meter.span(before, -1, since, now)
-        fields[status.PHASE], fields[status.SINCE_NS] = phase, now
+    def _pauses(self, *, shows: bool = False) -> None:
+        """No call goes on. Count the time as computing, and no longer as a wait. `shows`: the rank shows its wait.
 
-    def _served(self, began: int, ended: int, instead: int) -> None:
-        """Count the time as computing, and no longer as a wait in phase `instead`.
-
-        A coroutine that waits counts the time of its operator, with the calls that the rank answers meanwhile.
+        An operator's time includes that of the calls that the rank answers meanwhile.
         """
-        meter, ns = self._meter, ended - began
-        meter.span(status.SERVING, -1, began, ended)
+        if not self._since:
+            return
+        fields, meter, now = self._fields, self._meter, monotonic_ns()
+        instead, ns = meter.around[0], now - self._since
+        meter.span(status.SERVING, -1, self._since, now)
+        self._since = 0
+        self._served += ns
+        if shows or not self._running or instead in (status.COMPUTING, status.CALLING):
+            fields[status.PHASE], fields[status.EDGE], fields[status.SINCE_NS] = meter.around
         if self._in_operator or instead in (status.COMPUTING, status.CALLING):
             return
         meter.computing += ns
@@ -140,11 +144,19 @@ class Serving:
             meter.blocked -= ns
 
     def wait(self, wait_ms: int) -> None:
-        """Let calls that are coroutines go on, and count the time in which there are any."""
-        began, phase, runs = monotonic_ns(), self._fields[status.PHASE], bool(self._running)
+        """Let calls that are coroutines go on. The rank serves as long as one is open."""
+        if self._running:
+            self._begins()
         self._tasks.loop.wait(wait_ms)
-        if runs and phase != status.SERVING:
-            self._served(began, monotonic_ns(), phase)
+        self._pauses()
+
+    def _blocks(self, begins: bool) -> None:
+        """All coroutines wait, or one goes on. If all calls are of later steps, they wait for the rank itself."""
+        if begins and self._meter.around[0] != status.FOLLOWING:
+            if all(known.step > self._ctx.step for known in self._running):
+                self._pauses(shows=True)
+        elif not begins and self._running and not self._since:
+            self._begins()
 
     def serve(self) -> None:
         """Run the waiting calls. Raises `Stopping`."""
@@ -156,8 +168,6 @@ class Serving:
                 self._endpoint.pump()
                 if self._endpoint.stopping:
                     raise Stopping
-        if self._following:
-            self._shows()
 
     def _run(self, known: _Known) -> None:
         assert known.request is not None
@@ -165,11 +175,8 @@ class Serving:
         if words.life >= 0 and words.life != self._endpoint.site.generation:
             self._done(known, LOST, b"", ())
             return
-        fields = self._fields
-        before = fields[status.PHASE], fields[status.SINCE_NS]
-        began = monotonic_ns()
-        fields[status.PHASE], fields[status.SINCE_NS] = status.SERVING, began
-        fields[status.CALLS] += 1
+        self._begins()
+        self._fields[status.CALLS] += 1
         served = self._reports[known] = Served()
         try:
             arguments = decode(words.arguments, buffers)
@@ -182,9 +189,7 @@ class Serving:
                     self._answer(known, result)
         except Exception as error:
             self._raised(known, error)
-        if before[0] != status.SERVING:
-            self._served(began, monotonic_ns(), before[0])
-        fields[status.PHASE], fields[status.SINCE_NS] = before
+        self._pauses()
 
     async def _finish(self, known: _Known, result: Coroutine[Any, Any, Any]) -> None:
         try:
@@ -200,6 +205,8 @@ class Serving:
     def _ended(self, known: _Known, result: Coroutine[Any, Any, Any], task: asyncio.Task[None]) -> None:
         """Note that the task of a call has ended. A call that is cancelled has no other answer."""
         del self._running[known]
+        if not self._running:
+            self._pauses()
         if task.cancelled() and known.given_up:
             result.close()
             self._done(known, UNCERTAIN, b"", ())
