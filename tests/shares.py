@@ -15,11 +15,7 @@ RAY = (
     "tests/e2e/test_ray_sharing.py",
     "plugins/backends/ray/tests/test_ray.py",
 )
-WHEELS = (
-    "tests/test_wheels.py",
-    "tests/test_community.py",
-    "tests/e2e/test_new.py",
-)
+WHEELS = ("tests/test_wheels.py", "tests/test_community.py", "tests/e2e/test_new.py")
 
 
 def share_of(nodeid: str) -> str:

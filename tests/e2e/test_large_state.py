@@ -94,9 +94,7 @@ def test_few_snapshots_are_taken_and_a_killed_rank_ends_as_if_it_had_not_been(ma
 @pytest.mark.soak
 def test_a_rank_with_little_memory_does_not_wait_for_a_distant_snapshot(make_job: Make) -> None:
     job = large(make_job)
-    done = job.run(
-        "steps=150", "engine.options.retention.max_bytes=1048576", "roles.model.options.kwargs.pause=0.001"
-    )
+    done = job.run("steps=150", "engine.options.retention.max_bytes=1048576", "roles.model.options.kwargs.pause=0.001")
     assert done.returncode == 0, done.stdout + done.stderr
     waited = [line["roles"]["model"]["waiting_s"] for line in job.metrics()]
     assert max(waited) < 4.0, "as long as one takes, not as long as they are apart: a hundred times that"

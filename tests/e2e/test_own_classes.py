@@ -155,7 +155,10 @@ failover: [{use: "own.py:Again"}]
 diagnosers: [{use: "own.py:Judge"}]
 observers: [{use: "own.py:Notes"}]
 engine:
-  options: {lease_s: 2, stop_grace_s: 2, transports: {local: {use: "own.py:Wire", options: {note: as the job file says}}}}
+  options:
+    lease_s: 2
+    stop_grace_s: 2
+    transports: {local: {use: "own.py:Wire", options: {note: as the job file says}}}
 """
 FLOW = """
 from rolemesh import flow

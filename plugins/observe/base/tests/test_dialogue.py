@@ -61,5 +61,5 @@ def test_rows_with_texts_are_conversations_of_two_messages() -> None:
 @pytest.mark.parametrize(
     "odd", [[None], ["text"], [7], [{"role": 3}], [{"content": {"a": 1}}], [[]], [{"tool_calls": [1]}]]
 )
-def test_what_is_no_message_is_shown_and_breaks_nothing(odd: list[object]) -> None:
+def test_a_thing_that_is_no_message_is_shown_and_breaks_nothing(odd: list[object]) -> None:
     assert len(cards({"messages": odd})) == 1

@@ -1,4 +1,4 @@
-"""What the first page says: which metrics come first, what they do, how fast the run is, and when it ends."""
+"""The facts of the first page: the order of metrics, their trend, the speed of a run, and the time until its end."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -19,6 +19,7 @@ from rolemesh.runs.jsonl import UNDECODABLE, open_regular, read_metrics
 __all__ = ["Collected", "centred", "exponential", "read_values", "thinned"]
 
 Points = tuple[list[int], list[float]]
+Place = TypeVar("Place", int, float)
 BEHIND_VALUES: Final = b',"operators":{'
 """The key behind the values in a line of ``metrics.jsonl``. Within a text, quotation marks look different."""
 _VALUES = msgspec.json.Decoder(dict[str, int | float | None])
@@ -91,7 +92,7 @@ class Collected:
         return list(steps), list(values)
 
 
-def thinned(points: Points, most: int) -> Points:
+def thinned(points: tuple[list[Place], list[float]], most: int) -> tuple[list[Place], list[float]]:
     """Return at most about `most` points: of each bucket of steps the smallest and the largest value, NaN included."""
     steps, values = points
     if len(steps) <= most or most < 4:
