@@ -178,6 +178,61 @@ def test_a_service_that_waits_leads_to_the_caller() -> None:
     assert (found.stations[0].name, found.stations[0].share > 0.8) == ("c.take", True)
 
 
+LOOP = FlowFile(
+    "f",
+    (FlowOp(0, "c", "c.ask"), FlowOp(1, "a", "a.train"), FlowOp(2, "b", "b.load")),
+    (FlowEdge(0, 0, 1, "rows", "split"), FlowEdge(1, 1, 2, "weights", "broadcast")),
+    {"a": 1, "b": 1, "c": 1},
+    {},
+    (("c", "b"),),
+)
+"""C asks B, A trains what comes of it, and B loads the weights of A."""
+
+
+def loop(held: bool) -> dict[RankRef, list[Piece]]:
+    """Return ten steps of `LOOP`, in which B serves for 30 ms and A trains for 60 ms. C asks again at once.
+
+    `held`: the calls of a step wait for its weights. Otherwise B serves them while A trains.
+    """
+    lanes: dict[RankRef, list[Piece]] = {A: [], B: [], C: []}
+    for step in range(10):
+        at = step * 100
+        served = [(at, at + 30)] if held else [(at, at + 30), (at + 31, at + 96)]
+        lanes[B].append(Piece((at - 1) * MS, (at + 95) * MS, "waiting", 2, 1, step))
+        lanes[B] += [Piece(begin * MS, end * MS, "serving", 2, -1, step) for begin, end in served]
+        lanes[C].append(Piece((at - 65) * MS, (at + 30) * MS, "calling", 0, -2, step))
+        lanes[A] += [Piece((at - 5) * MS, (at + 32) * MS, "waiting", 1, 0, step), op(1, at + 32, at + 94, step)]
+    return {ref: sorted(pieces, key=lambda piece: (piece.t, -piece.end)) for ref, pieces in lanes.items()}
+
+
+def test_calls_that_wait_for_weights_lead_to_the_trainer() -> None:
+    found = {each.name: each.share for each in critical_path(LOOP, loop(held=True), 0, 1000 * MS).stations}
+    assert (found["a.train"] > 0.55, 0.2 < found["b: serving calls"] < 0.4) == (True, True), found
+
+
+def test_an_operator_that_waits_leads_to_the_producer_whatever_its_rank_serves_meanwhile() -> None:
+    """The path begins with the loading role itself: weights come from the trainer, which is slower than the calls."""
+    lanes = loop(held=False)
+    lanes[B] = [*lanes[B], op(2, 995, 1100, 9)]
+    del lanes[C]
+    found = {each.name: each.share for each in critical_path(LOOP, lanes, 900 * MS, 1100 * MS).stations}
+    assert (found["b.load"] > 0.5, found["a.train"] > 0.25) == (True, True), found
+
+
+def test_a_call_of_a_rank_whose_operator_calls_another_leads_to_that_one() -> None:
+    """C asks A, whose service waits until A's own operator has an answer of B."""
+    flow = structs.replace(FLOW, callers=(("c", "a"), ("a", "b")))
+    lanes: dict[RankRef, list[Piece]] = {A: [], B: [], C: []}
+    for step in range(10):
+        at = step * 100
+        lanes[C] += [op(2, at, at + 5, step), Piece((at + 5) * MS, (at + 99) * MS, "calling", 2, -2, step)]
+        lanes[A] += [op(0, at, at + 7, step), Piece((at + 7) * MS, (at + 97) * MS, "calling", 0, -2 - (1 << 20), step)]
+        lanes[A] += [op(0, at + 97, at + 99, step)]
+        lanes[B] += [Piece((at + 9) * MS, (at + 95) * MS, "serving", -1, -1, step)]
+    found = critical_path(flow, lanes, 0, 10_000 * MS).stations[0]
+    assert (found.name, found.role, found.share > 0.8) == ("b: serving calls", "b", True)
+
+
 def test_an_empty_record_has_no_path() -> None:
     assert path({}).stations == ()
     assert path({A: [], B: [wait(0, 0, 5, 0)]}).stations == ()

@@ -23,7 +23,7 @@ from rolemesh_facts.labels import GOODPUT
 from rolemesh_facts.recoveries import Story, stories
 from rolemesh_facts.row_meaning import meaning
 from rolemesh_facts.series import centred, exponential, thinned
-from rolemesh_facts.time_use import EdgeUse, Use, use_of
+from rolemesh_facts.time_use import EdgeUse, Use, use_of, whole_steps
 from rolemesh_recorder.lines import Account, FlowEdge, FlowFile, FlowOp
 from rolemesh_recorder.reading import latest_rows
 from rolemesh_recorder.rows import Row, rows_folder
@@ -91,6 +91,24 @@ def test_events_are_read_on_while_they_are_written(tmp_path: Path) -> None:
     path.write_bytes(other + b"\n" + line(2) + b"\n" + line(3) + b"\n")
     kinds = [event.kind for event in facts.events()]
     assert kinds == ["job_started", "persisted", "persisted"], "a new run in the same folder"
+
+
+@pytest.mark.parametrize(
+    ("ends", "end", "least", "found"),
+    [
+        ([100, 200, 300, 400], 420, 150, (200, 400)),  # two steps are enough
+        ([100, 200, 300, 400], 420, 60, (300, 400)),
+        ([100, 200, 300, 400], 420, 5000, (100, 400)),  # the first step may contain the start
+        ([100, 200, 300, 400], 900, 60, (300, 900)),  # the present step takes longer than the others
+        ([100], 420, 60, (360, 420)),
+        ([], 420, 60, (360, 420)),
+        ([], 40, 60, (0, 40)),
+    ],
+)
+def test_the_latest_part_of_a_run_is_of_whole_steps(
+    ends: list[int], end: int, least: int, found: tuple[int, int]
+) -> None:
+    assert whole_steps(ends, 0, end, least) == found
 
 
 def test_an_account_on_the_edge_of_the_window_counts_in_proportion() -> None:

@@ -197,6 +197,12 @@ def test_the_page_of_the_flow_has_queue_credits_and_rates_of_each_edge(client: T
     assert (found["bytes_s"], found["values_s"], found["staleness"]) == ("20 kB/s", "10", "0")
 
 
+def test_bars_of_waits_and_of_work_have_the_colours_of_their_phases(client: TestClient) -> None:
+    page = client.get("/run/ended/flow").text
+    bars = set(re.findall(r'fill-(\w+)" width="[\d.]+" height="1"/></svg> <b>.*?</b> (computes|waits for batch)', page))
+    assert bars == {("computing", "computes"), ("waiting", "waits for batch")}
+
+
 def test_metrics_of_two_runs_are_on_one_axis(client: TestClient) -> None:
     answer = client.get("/run/ended/data/metrics?name=loss&with=killed,none&smoothing=centred&strength=3").json()
     assert (answer["runs"], answer["steps"]) == (["ended", "killed"], list(range(10)))

@@ -172,7 +172,7 @@ class _Walk:
         return other, min(ended, time - 1), piece.phase == "calling"
 
     def _wait(self, ref: RankRef, began: int, ended: int, station: tuple[str, str, int, int]) -> None:
-        """Add the hops of a wait that need not have lasted so long: calls kept the rank from its own operator."""
+        """Add the hops of a wait, and of the calls within it that kept the rank from its own operator."""
         for piece in self._full[ref].back(ended):
             if piece.end <= began:
                 break

@@ -110,9 +110,10 @@ class FrameSource:
         ended = status["state"] in EXIT_CODES
         since, until = facts.window(window_s)
         lines = {ref: _latest(facts, ref, since, ended) for ref in facts.ranks()}
-        if ended:  # then ranks wait for the end of the job
+        begin, end = facts.window(None)
+        if ended and until == end:  # without a whole step, the last part is the wait for the end of the job
             until = min(until, max(map(_worked_until, lines.values()), default=until) or until)
-            since = min(since, max(facts.window(None)[0], until - int(window_s * 1e6)))
+            since = min(since, max(begin, until - int(window_s * 1e6)))
         last = _last_step(status, summary, ended)
         known = {f"{each.get('role')}/{each.get('rank')}": each for each in status["ranks"]}
         restarts: dict[str, int] = {}
