@@ -149,6 +149,35 @@ def test_only_the_chosen_ranks_and_times_are_written(tmp_path: Path) -> None:
     ]
 
 
+def test_a_span_that_has_not_ended_is_drawn_up_to_the_last_account_of_its_process() -> None:
+    """The first process was killed in an operator that ran for 1.2 s; the second one waits since 0.9 s."""
+    ms = 1000
+    lines: list[Line] = [
+        head("trainer", 0),
+        Stretch("computing", T, 100 * ms, 1, 1),
+        Account(T, 500 * ms, 1, 1, {"computing": 490 * ms}),
+        Account(T + 500 * ms, 500 * ms, 1, 0, {"computing": 500 * ms}),
+        Account(T + 1000 * ms, 300 * ms, 1, 0, {"computing": 300 * ms}),
+        Head("trainer", 0, 1, 2, "node", T + 2000 * ms),
+        Stretch("computing", T + 2000 * ms, 100 * ms, 1, 1),
+        Account(T + 2000 * ms, 500 * ms, 2, 1, {"computing": 100 * ms, "edge 0": 400 * ms}),
+        Account(T + 2500 * ms, 500 * ms, 2, 0, {"edge 0": 500 * ms}),
+    ]
+    told = [
+        (each.name, (each.began - T) // ms, (each.ended - T) // ms)
+        for each in drawn((RankRef("trainer", 0), lines)).slices
+    ]
+    assert [(began, ended) for _, began, ended in told] == [
+        (0, 100),
+        (100, 490),
+        (500, 1300),
+        (2000, 2100),
+        (2100, 3000),
+    ]
+    assert told[1][0] == "computing"
+    assert told[-1][0].startswith("waits for ")
+
+
 def test_slices_nest_and_name_their_cause() -> None:
     content = drawn(
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 
@@ -9,11 +10,13 @@ import msgspec
 
 from rolemesh.api.observer import Event
 from rolemesh_console.sentences import sentence
+from rolemesh_facts.lanes import lane as filled
+from rolemesh_facts.pieces import Piece
 from rolemesh_facts.recoveries import Story, stories
 from rolemesh_recorder.lines import FlowFile
 from rolemesh_trace import packets
 from rolemesh_trace.arrows import Run, arrows
-from rolemesh_trace.lanes import Lane
+from rolemesh_trace.lanes import LATEST, Lane
 from rolemesh_trace.names import Names
 from rolemesh_trace.packets import Instant, Slice
 from rolemesh_trace.shares import interval, rates
@@ -22,6 +25,8 @@ __all__ = ["drawing"]
 
 JOB_PID = 1
 LONGEST_NAME = 120
+NEAR = 10_000
+"""Maximum number of spans in the account in which a process has ended its last span."""
 Ends = dict[int, tuple[int, ...]]
 
 
@@ -44,20 +49,36 @@ def drawing(name: str, flow: FlowFile, lanes: Sequence[Lane], events: Sequence[E
             yield packets.process(next(numbers), pids[key], f"{lane.ref.role} on {lane.node[:12] or 'unknown node'}")
         thread = next(numbers)
         yield packets.thread(thread, pids[key], 1_000_000 + at, str(lane.ref))
-        yield packets.slices(thread, start, _slices(lane, names, out[at], into[at]))
+        yield packets.slices(thread, start, _slices(lane, flow, names, out[at], into[at]))
         speed = next(numbers)
         yield packets.counter(speed, thread, f"{lane.ref}: steps", "steps/s")
         steps = rates(((each.t, each.d, 1e6 * each.steps) for each in lane.accounts), width)
         yield packets.counts(speed, start, steps)
 
 
-def _slices(lane: Lane, names: Names, out: Ends, into: Ends) -> Iterator[Slice]:
+def _slices(lane: Lane, flow: FlowFile, names: Names, out: Ends, into: Ends) -> Iterator[Slice]:
     for life in lane.lives:
         yield Slice(life.t, life.t + life.d, life.what)
     named = names.span
     for at, span in enumerate(lane.spans):
         name = named(span.phase, span.op, span.edge)
         yield Slice(span.t, span.t + span.d, name, span.step, out.get(at, ()), into.get(at, ()))
+    for piece in _unended(lane, flow):
+        yield Slice(piece.t, piece.end, named(piece.phase, piece.op, piece.edge))
+
+
+def _unended(lane: Lane, flow: FlowFile) -> Iterator[Piece]:
+    """Yield what each process did after its last span: the accounts count spans that have not ended, too."""
+    begin = 0
+    for bound in [*sorted({head.t for head in lane.heads[1:]}), LATEST]:
+        accounts = [each for each in lane.accounts[begin:] if each.t < bound]
+        begin += len(accounts)
+        last = bisect_left(lane.spans, bound, key=lambda span: span.t + span.d)
+        ended = lane.spans[last - 1].t + lane.spans[last - 1].d if last else 0
+        rest = [each for each in accounts if each.t + each.d > ended]
+        spans = [span for span in lane.spans[max(0, last - NEAR) : last] if rest and span.t + span.d > rest[0].t]
+        pieces = filled([*spans, *rest], flow, lane.ref.role, ended, bound) if rest else []
+        yield from (each for each in pieces if each.t >= ended and each.phase != "engine")
 
 
 def _ends(flow: FlowFile, lanes: Sequence[Lane]) -> tuple[list[Ends], list[Ends]]:

@@ -40,7 +40,7 @@ class Names:
         """Return the name of a span."""
         edge = self._edges.get(number)
         match phase:
-            case "computing":
+            case "computing" if op >= 0:
                 return self._label(op)
             case "waiting" if edge is not None:
                 return f"waits for {edge.param} from {self._roles.get(edge.src, '?')}"
