@@ -141,7 +141,7 @@ def test_a_profile_and_the_stacks_of_a_rank_come_with_an_event_that_says_who_ask
 @pytest.mark.soak
 @pytest.mark.parametrize("run", [FULL], indirect=True)
 def test_no_button_leads_to_a_resize_that_is_refused_and_a_refusal_is_the_answer_to_the_form(run: Path) -> None:
-    """The judge is what `rolemesh scale` is told."""
+    """The judge is the answer that `rolemesh scale` gets."""
     rolemesh = Path(sys.executable).with_name("rolemesh")
     scale = [rolemesh, "scale", "acted", "sink=2", "--runs-dir", run.parent]
     why = "there is no room: "

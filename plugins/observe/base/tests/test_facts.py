@@ -310,7 +310,7 @@ def test_a_step_of_the_wall_clock_changes_neither_the_durations_nor_the_order_of
 
 
 def test_a_lane_is_empty_only_while_the_rank_had_no_process(seen: Path) -> None:
-    """Of a killed rank, too: what its last account counts is drawn, although its last spans have no line."""
+    """A killed rank has what its last account counts, although its last spans have no line."""
     facts = RunFacts(seen)
     since, until = facts.window(None)
     for ref, pieces in facts.lanes(since, until).items():

@@ -1,4 +1,4 @@
-"""What pages show of a run that has ended since they were made, or whose records take long to read."""
+"""Pages of a run that has ended since they were made, or whose records take long to read."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def test_a_limit_of_tokens_is_no_secret() -> None:
 
 
 def test_a_lane_has_the_shares_that_its_record_has_also_with_many_short_pieces(tmp_path: Path) -> None:
-    """Of 20 s a rank spends 86% in calls of 1.72 ms, and waits 50 ms now and then."""
+    """A rank spends 86% of 20 s in calls of 1.72 ms, and waits 7 ms now and then."""
     folder, at, lines = tmp_path / RECORD_DIR / "agent-0", 1_790_000_000_000_000, [b'{"k":"head"}']
     for step in range(400):
         begin = at

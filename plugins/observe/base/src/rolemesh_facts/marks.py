@@ -17,7 +17,7 @@ FARTHEST_S = 1e11
 
 
 class Mark(NamedTuple):
-    """What happened from `t` to `end`, in µs since 1970. `kind` is ``failure``, ``recovery`` or ``resize``.
+    """An incident from `t` to `end`, in µs since 1970. `kind` is ``failure``, ``recovery`` or ``resize``.
 
     A recovery without a failure, as after a lost node, is a ``recovery``.
     """

@@ -169,7 +169,7 @@ def step_s(lines: Sequence[StepMetrics], since: float, until: float) -> float | 
 def resizes(
     flow: FlowFile, events: Sequence[Event], lines: Sequence[StepMetrics], window_s: float = 60.0
 ) -> list[Resize]:
-    """Return the resizes that were asked for, the latest first.
+    """Return all resizes, also refused ones, the latest first.
 
     The duration of a step is that of `window_s` seconds at most before the request, and after the outcome.
     """
