@@ -19,8 +19,8 @@ def lane(lines: Sequence[Line], flow: FlowFile | None, role: str, since: int, un
     """Return the pieces of a rank of `role` that overlap `since` to `until`, without overlap, by their begin.
 
     A stretch has no line before it ends, and short ones have none at all. The accounts count both, and fill the gaps
-    between the other pieces: so in a gap that stays no process of the rank ran, or a kill took its last account. Filled pieces have the
-    right lengths within each account. Their `op` and `step` are -1.
+    between the other pieces: so in a gap that stays no process of the rank ran, or a kill took its last account.
+    Filled pieces have the right lengths within each account. Their `op` and `step` are -1.
     """
     generation, accounts = 0, list[tuple[Account, int]]()
     for line in lines:
