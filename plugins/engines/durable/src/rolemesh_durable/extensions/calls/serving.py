@@ -160,14 +160,19 @@ class Serving:
 
     def serve(self) -> None:
         """Run the waiting calls. Raises `Stopping`."""
-        while (known := self._state.begins()) is not None:
-            self._run(known)
-            if (now := monotonic_ns()) - self._looked > LOOK_NS:
-                self._looked = now
-                self._endpoint.flush()
-                self._endpoint.pump()
-                if self._endpoint.stopping:
-                    raise Stopping
+        try:
+            while (known := self._state.begins()) is not None:
+                if not self._since:
+                    self._begins()
+                self._run(known)
+                if (now := monotonic_ns()) - self._looked > LOOK_NS:
+                    self._looked = now
+                    self._endpoint.flush()
+                    self._endpoint.pump()
+                    if self._endpoint.stopping:
+                        raise Stopping
+        finally:
+            self._pauses()
 
     def _run(self, known: _Known) -> None:
         assert known.request is not None
@@ -175,7 +180,6 @@ class Serving:
         if words.life >= 0 and words.life != self._endpoint.site.generation:
             self._done(known, LOST, b"", ())
             return
-        self._begins()
         self._fields[status.CALLS] += 1
         served = self._reports[known] = Served()
         try:
@@ -189,7 +193,6 @@ class Serving:
                     self._answer(known, result)
         except Exception as error:
             self._raised(known, error)
-        self._pauses()
 
     async def _finish(self, known: _Known, result: Coroutine[Any, Any, Any]) -> None:
         try:
