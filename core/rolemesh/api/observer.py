@@ -80,7 +80,8 @@ class RankStatus(OfRank, frozen=True):
     """A rank now.
 
     - `phase`: computing, waiting (for input), blocked (on credit), turn (waiting for its turn on
-      its slot), loading (for its turn), gathering (waiting for its group), or idle.
+      its slot), loading (for its turn), gathering (waiting for its group), calling (waiting for an
+      answer), serving (calls), following (waiting for callers), or idle (ahead of its consumers).
     - `doing`: the operator, or the peer of the edge, with the progress that the operator reports.
     """
 
