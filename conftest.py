@@ -176,7 +176,7 @@ def authors_environment(dist: Dist, whole_installed: Installed, tmp_path_factory
     folder = tmp_path_factory.mktemp("author") / "venv"
     return make_environment(
         folder,
-        dist.wheels("rolemesh", "rolemesh-agents", "rolemesh-sources", "rolemesh-testing"),
+        dist.wheels("rolemesh", "rolemesh-agents", "rolemesh-rewards", "rolemesh-sources", "rolemesh-testing"),
         base=whole_installed,
         also=also,
     )
