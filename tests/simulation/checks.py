@@ -637,7 +637,9 @@ class Checks:
             self._counts_all(line, role, size)
         for label, values in line.operators.items():
             role = label.partition(".")[0]
-            if values.get("shares", 0.0) not in range(line.steps + 1):
+            if round(values.get("shares", 0.0) * line.steps, 6) not in range(
+                line.steps + 1
+            ):  # a line has sums per step
                 self.world.fail("an item's metrics count once", f"line {line.step}: {label} {values}")
         if len(lives := {values["life"] for values in line.operators.values() if "life" in values}) > 1:
             self.world.fail("a line of metrics is of one life", f"line {line.step} has parts of {sorted(lives)}")
@@ -646,7 +648,8 @@ class Checks:
     def _counts_all(self, line: StepMetrics, role: str, size: int) -> None:
         """A line counts each of the `size` ranks of a role once in each step."""
         label = next((op.label for op in self.world.job.schedule[role]), "")
-        found = line.operators.get(label, {}).get("n", 0.0) if label else size * line.steps
+        counted = line.operators.get(label, {}).get("n", 0.0) if label else size  # the sum per step
+        found = round(counted * line.steps, 6)
         if found > size * line.steps:
             self.world.fail(
                 "a line of metrics is written once", f"line {line.step} counts a rank twice: {label} {found}"
