@@ -37,7 +37,8 @@ class Card(NamedTuple):
 def cards(columns: Mapping[str, Any]) -> list[Card]:
     """Return the messages of a row: those of the column ``messages``, or texts of a prompt and an answer.
 
-    A prompt may be chat messages, too. Empty if the row has none of them. A thing in `messages` that is no message becomes a card with its text.
+    A prompt may be chat messages, too. Empty if the row has none of them. A thing in `messages` that is no message
+    becomes a card with its text.
     """
     messages = columns.get("messages")
     if isinstance(messages, list) and messages:
