@@ -1,4 +1,4 @@
-"""What kept rows say about their samples, and which difference explains a change of their rewards."""
+"""The meaning of kept rows for their samples, and which difference explains a change of their rewards."""
 
 from __future__ import annotations
 
