@@ -239,7 +239,7 @@ def place_of_error(error: BaseException) -> str | None:
     return _outside(reversed([*traceback.walk_tb(error.__traceback__)][1:]))
 
 
-_OURS = ("rolemesh.graph.", "rolemesh.api.", "rolemesh.plugins.", "importlib.")
+_OURS = ("rolemesh.graph.", "rolemesh.api.", "rolemesh.plugins.", "stevedore.", "importlib.")
 
 
 def _outside(frames: Iterable[tuple[FrameType, int]]) -> str | None:
