@@ -35,6 +35,7 @@ from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE, RESULT_FILE, RUN_FILE, 
 from rolemesh_inline.calls import ENGINE
 from rolemesh_inline.steps import InlineSteps
 from rolemesh_runtime.claim import claim
+from rolemesh_runtime.constructing import constructed
 from rolemesh_runtime.digest import digest
 from rolemesh_runtime.earlier import size_of
 from rolemesh_runtime.metrics import LineBuilder, Metrics
@@ -214,7 +215,7 @@ class InlineRun(RunHandle):
                 me: dict[str, Any] = {"role": name, "rank": rank, "local_rank": rank, **sizes}
                 port = ServingPort()
                 ctx = RankContext[Any](options=selected.options, port=port, **job, **me)
-                workload: Workload = selected.cls(selected.options)
+                workload = constructed(selected.cls, selected.options)
                 workload.setup(ctx)
                 ref = RankRef(name, rank)
                 self._workloads[ref] = workload

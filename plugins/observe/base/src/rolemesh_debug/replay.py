@@ -24,6 +24,7 @@ from rolemesh_dataplane.codec import Received, decode, encode
 from rolemesh_debug.failed_calls import About, FailedCall, ReplayError
 from rolemesh_debug.spikes import wrong
 from rolemesh_debug.watch import Judged, WatchError, decisions, decisions_file
+from rolemesh_runtime.constructing import constructed
 from rolemesh_runtime.items import Items, apart
 from rolemesh_runtime.run_files import content_in
 from rolemesh_runtime.variables import role_variables
@@ -99,7 +100,7 @@ def prepare(about: About, inputs: Mapping[str, Any], run_dir: Path, scratch: Pat
     port = WatchedPort({name: each for name, each in told.items() if each.step == about.step})
     ctx = _context(job, selection, about, scratch, port, rank=rank, size=size)
     os.environ.update(role_variables(selected, job.spec.roles[about.role].runtime_env.env_vars)[1])
-    workload: Workload = selected.cls()
+    workload = constructed(selected.cls, selected.options)
     workload.setup(ctx)
     state = _restored(workload, ctx, run_dir, about.step) if restore else "as after setup"
     ctx.step = about.step

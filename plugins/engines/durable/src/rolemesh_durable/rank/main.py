@@ -45,6 +45,7 @@ from rolemesh_durable.rank.signals import on_sigterm
 from rolemesh_durable.rank.status_page import StatusPage
 from rolemesh_durable.resolved import check_before_forks, load_exact
 from rolemesh_processes.beginning import entitle
+from rolemesh_runtime.constructing import constructed
 from rolemesh_runtime.operator_failure import OperatorFailed, cause_of, summarize, user_traceback
 
 __all__ = ["main", "prepare"]
@@ -241,7 +242,7 @@ class _Rank:
             },
         )
         seed_generators(ctx, launch.resume)
-        workload: Workload = cls(ctx.options)
+        workload = constructed(cls, ctx.options)
         workload.setup(ctx)
         self.setup_s = time.monotonic() - begun
         self.operator = ""

@@ -18,6 +18,7 @@ import msgspec
 from rolemesh.api.port import LocalPort
 from rolemesh.api.service import CalledBy
 from rolemesh.api.workload import RankContext, Rendezvous, Workload
+from rolemesh_runtime.constructing import constructed
 from rolemesh_runtime.digest import digest
 from rolemesh_runtime.values import join_chunks
 from rolemesh_testing.leftovers import still_running
@@ -115,7 +116,7 @@ class _Rank:
             plugins={(each.kind, each.name): partial(made, each, order.base) for each in order.plugins},
             port=LocalPort(self._calls),
         )
-        self._workload = cls(self._ctx.options)
+        self._workload = constructed(cls, self._ctx.options)
         self._workload.setup(self._ctx)
 
     def _call(self, call: Call) -> Returned:
