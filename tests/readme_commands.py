@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -144,6 +145,8 @@ def prepared(folder: Path) -> tuple[Path, Path]:
     blocks = {block[1]: block[2] for block in reversed(list(_BLOCK.finditer((ROOT / "README.md").read_text())))}
     (job / "job.yaml").write_text(blocks["yaml"])
     (job / "flow.py").write_text(blocks["python"])
+    for name in ("questions.jsonl", "reward.py"):  # as `rolemesh new grpo` writes them
+        (job / name).write_bytes((files("rolemesh_new") / "_jobs/files" / name).read_bytes())
     return folder, job
 
 
