@@ -13,8 +13,8 @@ from rolemesh.api.observer import StepMetrics
 from rolemesh_facts import RunFacts
 from rolemesh_facts.critical import Critical, Station
 from rolemesh_facts.curves import curve_of
-from rolemesh_facts.overview import by_importance, headlines, seconds_per_step, trend
-from rolemesh_view.overview import bottleneck, goal_of, pace_of
+from rolemesh_facts.overview import by_importance, headlines, pace_of, seconds_per_step, trend
+from rolemesh_view.overview import bottleneck, goal_of
 
 GRPO = (
     "load_s", "grad_norm", "lr", "loss", "logprob_diff", "entropy", "lag_0", "trained_tokens", "reward",
@@ -78,10 +78,11 @@ def test_the_time_that_is_left_is_that_of_the_steps_that_are_left(tmp_path: Path
     (tmp_path / "metrics.jsonl").write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in lines))
     (tmp_path / "run.json").write_bytes(msgspec.json.encode(run))
     facts = RunFacts(tmp_path)
-    ended = pace_of(facts, facts.summary()._replace(steps=20), live=False)
+    summary, metrics = facts.summary()._replace(steps=20), facts.metrics()
+    ended = pace_of(metrics, summary, None)
     assert (ended.elapsed, ended.step, ended.left) == (18.0, 2.0, None)
-    # The last line is long ago: a job that is late has no negative time left.
-    assert pace_of(facts, facts.summary()._replace(steps=20), live=True).left == 0.0
+    assert pace_of(metrics, summary, 120.0) == (20.0, 2.0, 18.0)
+    assert pace_of(metrics, summary, 1000.0).left == 0.0, "a job that is late has no negative time left"
     assert goal_of(facts) == ("reward", 9.0)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from io import StringIO
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from rolemesh.api.observer import Event, RunInfo
-from rolemesh.runs.run import EVENTS_FILE, RESULT_FILE, RUN_FILE
+from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE, RESULT_FILE, RUN_FILE
 from rolemesh_recorder.lines import FLOW_FILE, RECORD_DIR, Account, FlowEdge, FlowFile, FlowOp, Head, Stretch, encode
 from rolemesh_top import TopVerb, frame
 from rolemesh_top.app import TopApp
@@ -143,6 +144,34 @@ def test_a_rank_that_starts_or_loads_says_so(
     status = frame.job_status(run) | {"state": "running", "ranks": [{"role": role, "rank": 0, **known}]}
     monkeypatch.setattr(frame, "job_status", lambda _: status)
     assert {line.rank: line.phase for line in FrameSource(run).frame(60.0).ranks}[f"{role}/0"] == said
+
+
+def test_a_frame_begins_with_the_metrics_that_matter_the_speed_and_the_time_left(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest: dict[str, object] = {"operators": {}, "roles": {}, "staleness": {}, "records": {}}
+    lines = [
+        {"step": at, "steps": 1, "time": T / 1e6 + 4 * at, "load_s": 1.0, "reward": at / 4, **rest} for at in range(3)
+    ]
+    (run / METRICS_FILE).write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+    (run / RESULT_FILE).unlink()
+    status = frame.job_status(run) | {"state": "running"}
+    monkeypatch.setattr(frame, "job_status", lambda _: status)
+    monkeypatch.setattr(time, "time", lambda: T / 1e6 + 11)
+    found = FrameSource(run).frame(60.0)
+    assert [(each.name, each.value, each.trend) for each in found.metrics] == [
+        ("reward", 0.5, "rises"),
+        ("load_s", 1.0, "stays"),
+    ]
+    assert (found.step_s, found.left_s) == (4.0, 1.0), "the last of four steps began three seconds ago"
+    console = Console(width=120, file=StringIO())
+    console.print(printed(found, 120))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "4.0 s/step  0:01 left" in shown
+    assert [line.split() for line in shown.splitlines()[3:5]] == [
+        ["reward", "0.5", "rises", "▁▅█"],
+        ["load_s", "1", "stays", "▄▄▄"],
+    ]
 
 
 def test_one_frame_as_text_and_as_json(run: Path) -> None:

@@ -7,9 +7,20 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from rolemesh.api.observer import StepMetrics
+from rolemesh_facts.run import Summary
 from rolemesh_facts.series import Points
 
-__all__ = ["HEADLINES", "Trend", "by_importance", "headlines", "seconds_per_step", "trend"]
+__all__ = [
+    "HEADLINES",
+    "Pace",
+    "Trend",
+    "by_importance",
+    "headlines",
+    "leading",
+    "pace_of",
+    "seconds_per_step",
+    "trend",
+]
 
 GOALS: Final = ("reward", "rewards", "score", "return", "success", "accuracy", "loss")
 """Names of metrics that say how good a model is, the most telling first."""
@@ -33,6 +44,14 @@ class Trend(NamedTuple):
     word: str
 
 
+class Pace(NamedTuple):
+    """Seconds since the begin, per step, and until the last step; None for what is not known."""
+
+    elapsed: float | None
+    step: float | None
+    left: float | None
+
+
 def by_importance(names: Iterable[str]) -> list[str]:
     """Return the names of metrics: goals, evaluations, the health of training, others, amounts, and durations."""
     return sorted(names, key=lambda name: (_class_of(name), name))
@@ -43,6 +62,12 @@ def headlines(names: Iterable[str]) -> list[str]:
     ordered = by_importance(names)
     goals = [name for name in ordered if _class_of(name)[0] == 0][:1]
     return (goals + [name for name in ordered if _class_of(name)[0] == 1])[:HEADLINES]
+
+
+def leading(names: Iterable[str], most: int) -> list[str]:
+    """Return the names of at most `most` metrics: the headlines, then the others by importance."""
+    ordered = by_importance(names)
+    return list(dict.fromkeys([*headlines(ordered), *ordered]))[:most]
 
 
 def _class_of(name: str) -> tuple[int, int]:
@@ -93,6 +118,20 @@ def seconds_per_step(lines: Sequence[StepMetrics]) -> float | None:
     elapsed = recent[-1].time - recent[0].time if len(recent) > 1 else 0.0
     steps = sum(max(1, line.steps) for line in recent[1:])
     return elapsed / steps if elapsed > 0 and steps else None
+
+
+def pace_of(lines: Sequence[StepMetrics], summary: Summary, now: float | None) -> Pace:
+    """Return how long a run takes, at the time `now`; None for a job that has ended, which has no time left.
+
+    Neither has a job without a last step.
+    """
+    step = seconds_per_step(lines)
+    last = lines[-1].time if lines else summary.began
+    elapsed = (summary.ended or now or last) - summary.began if summary.began else None
+    left = None
+    if now is not None and step is not None and summary.steps is not None:
+        left = max(0.0, (summary.steps - summary.step - 1) * step - max(0.0, now - last))
+    return Pace(elapsed, step, left)
 
 
 def _mean(values: Sequence[float]) -> float:

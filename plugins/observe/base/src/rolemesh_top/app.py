@@ -19,7 +19,7 @@ from textual.worker import get_current_worker
 from rolemesh.errors import RolemeshError
 from rolemesh_facts.waiting import answered
 from rolemesh_top.frame import Frame, FrameSource, RankLine
-from rolemesh_top.text import EDGE_HEADS, RANK_HEADS, fitted_edges, fitted_ranks, header, path_text
+from rolemesh_top.text import EDGE_HEADS, RANK_HEADS, fitted_edges, fitted_ranks, header, metrics_table, path_text
 
 __all__ = ["TopApp", "chosen"]
 
@@ -54,6 +54,7 @@ class TopApp(App[None]):
 
     CSS = """
     #head { height: auto; padding: 0 1; }
+    #metrics { height: auto; max-height: 20%; padding: 0 1; }
     #filter { display: none; }
     #ranks { height: 2fr; }
     #below { height: 1fr; }
@@ -86,6 +87,7 @@ class TopApp(App[None]):
     def compose(self) -> ComposeResult:
         """Yield the parts of the screen."""
         yield Static(id="head")
+        yield Static(id="metrics")
         yield Input(placeholder="words that a rank's line has", id="filter")
         yield DataTable(id="ranks", cursor_type="row", zebra_stripes=True)
         with Horizontal(id="below"):
@@ -132,6 +134,7 @@ class TopApp(App[None]):
         """Show a frame."""
         self.latest = frame
         self.query_one("#head", Static).update(header(frame))
+        self.query_one("#metrics", Static).update(metrics_table(frame))
         self.query_one("#stations", Static).update(Text.assemble(("critical path\n", "dim"), path_text(frame)))
         self.query_one("#events", Static).update(Text("\n".join(reversed(frame.events))))
         edges, found = self.query_one("#edges", DataTable), fitted_edges(frame.edges, self._room("#edges"))

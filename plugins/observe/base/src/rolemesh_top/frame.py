@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from rolemesh_console.sentences import sentence
 from rolemesh_facts import RunFacts
 from rolemesh_facts.critical import Critical
 from rolemesh_facts.labels import edge_label, meaning, phase_label, use_label
+from rolemesh_facts.overview import leading, pace_of, trend
 from rolemesh_facts.pieces import Piece
 from rolemesh_facts.run import Summary
 from rolemesh_facts.time_use import Use, use_of
@@ -23,18 +27,22 @@ from rolemesh_jobs.picture import job_status
 from rolemesh_recorder.lines import Account, FlowFile, Head, Line, Stretch
 from rolemesh_recorder.reading import latest_head, latest_lines
 
-__all__ = ["EdgeLine", "Frame", "FrameSource", "RankLine", "Station"]
+__all__ = ["EdgeLine", "Frame", "FrameSource", "MetricLine", "RankLine", "Station"]
 
 EVENTS = 12
 """Number of latest events in a frame."""
 STATIONS = 8
 """Number of stations of the critical path in a frame."""
+METRICS, CURVE = 4, 24
+"""Numbers of metrics in a frame, and of means in the curve of each."""
 MOST = 200
 """Characters of an event that are shown."""
 OVER = "all steps done"
 """The name of the time in which a rank has no step left to do."""
 BEFORE = {"starting": "starts", "up": "runs setup", "ready": "waits for the other ranks"}
 """Words for a rank that does not run yet, by its state."""
+GONE = ("dead", "unreadable", "new")
+"""States of a job of which no process is known to live."""
 WORK = ("computing", "serving")
 CALLS = ("calling", "following")
 """Waits of the two ends of a call."""
@@ -78,8 +86,20 @@ class Station(msgspec.Struct, frozen=True):
     share: float
 
 
+class MetricLine(msgspec.Struct, frozen=True):
+    """A metric: its latest value, what it does ("rises", "falls", "stays", ""), and means over equal parts of it."""
+
+    name: str
+    value: float
+    trend: str
+    curve: tuple[float, ...]
+
+
 class Frame(msgspec.Struct, frozen=True):
-    """Everything that is shown. `window_s`: the seconds that shares are about."""
+    """Everything that is shown. `window_s`: the seconds that shares are about.
+
+    `step_s` and `left_s`: the seconds per step, and until the last step; None if they are not known.
+    """
 
     name: str
     state: str
@@ -93,6 +113,9 @@ class Frame(msgspec.Struct, frozen=True):
     edges: tuple[EdgeLine, ...] = ()
     path: tuple[Station, ...] = ()
     events: tuple[str, ...] = ()
+    metrics: tuple[MetricLine, ...] = ()
+    step_s: float | None = None
+    left_s: float | None = None
 
 
 class FrameSource:
@@ -135,6 +158,8 @@ class FrameSource:
         ]
         ranks += [_unrecorded(name, each, restarts.get(name, 0)) for name, each in known.items()]
         step = status["committed_steps"]
+        live = not ended and status["state"] not in GONE
+        pace = pace_of(facts.metrics(), summary, time.time() if live else None)
         return Frame(
             str(status["name"]),
             str(summary.state if status["state"] == "unreadable" and summary.ended else status["state"]),
@@ -148,7 +173,20 @@ class FrameSource:
             _edges(facts, flow, since, until),
             _path(facts.critical(since, until)),
             _news(events),
+            tuple(_metric(facts, name) for name in leading(facts.metric_names(), METRICS)),
+            pace.step,
+            pace.left,
         )
+
+
+def _metric(facts: RunFacts, name: str) -> MetricLine:
+    points = facts.points(name)
+    values = [value for value in points[1] if math.isfinite(value)]
+    parts = min(CURVE, len(values))
+    ends = [len(values) * at // parts for at in range(parts + 1)] if parts else []
+    curve = tuple(math.fsum(values[begin:end]) / (end - begin) for begin, end in pairwise(ends))
+    found = trend(points)
+    return MetricLine(name, points[1][-1], found.word if found else "", curve)
 
 
 def _last_step(status: Mapping[str, Any], summary: Summary, ended: bool) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -9,10 +10,11 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from rolemesh_console.text import duration, state_style
+from rolemesh_console.text import clock, duration, number, sparkline, state_style
 from rolemesh_top.frame import EdgeLine, Frame, RankLine
 
-__all__ = ["EDGE_HEADS", "RANK_HEADS", "Fitted", "fitted_edges", "fitted_ranks", "header", "path_text", "printed"]
+__all__ = ["EDGE_HEADS", "RANK_HEADS", "Fitted", "fitted_edges", "fitted_ranks", "header", "metrics_table", "path_text"]
+__all__ += ["printed"]
 
 RANK_HEADS = ("rank", "node", "pid", "state", "step", "computes", "waits", "rest", "most else", "restarts", "phase")
 EDGE_HEADS = ("edge", "lag", "waiting", "blocked")
@@ -36,16 +38,32 @@ class Fitted(NamedTuple):
 
 
 def header(frame: Frame) -> Text:
-    """Return job, state, step, time and goodput, and below them what the job waits on."""
+    """Return job, state, step, time, speed and goodput, and below them what the job waits on."""
     steps = f"{frame.step}" + (f" of {frame.steps}" if frame.steps else "")
     text = Text.assemble((_line(frame.name), "bold"), "  ", (_line(frame.state), state_style(frame.state)))
     text.append(f"  {steps} steps")
     if frame.wall_s is not None:
         text.append(f"  {duration(frame.wall_s)}")
+    if frame.step_s is not None:
+        speed = f"{duration(frame.step_s)}/step" if frame.step_s >= 0.1 else f"{number(1 / frame.step_s)} steps/s"
+        text.append(f"  {speed}")
+    if frame.left_s is not None:
+        text.append(f"  {clock(frame.left_s)} left")
     if frame.goodput is not None:
         text.append(f"  goodput {frame.goodput:.0%}")
     text.append(f"  shares of {frame.window_s:.0f} s", style="dim")
     return text.append(f"\n{_line(frame.message)}", style="yellow") if frame.message else text
+
+
+def metrics_table(frame: Frame) -> Table:
+    """Return the metrics, one per line: name, latest value, trend, and a curve."""
+    table = Table.grid(padding=(0, GAP, 0, 0))
+    for column in ("left", "right", "left", "left"):
+        table.add_column(justify=column, no_wrap=True, overflow="ellipsis")
+    for each in frame.metrics:
+        value = Text(number(each.value), "bold" if math.isfinite(each.value) else "bold red")
+        table.add_row(Text(_line(each.name)), value, Text(each.trend, "dim"), Text(sparkline(each.curve), "cyan"))
+    return table
 
 
 def rank_cells(line: RankLine, bars: bool = True) -> tuple[Text, ...]:
@@ -117,6 +135,7 @@ def path_text(frame: Frame) -> Text:
 def printed(frame: Frame, width: int) -> Group:
     """Return a whole frame for lines of `width` characters."""
     parts = [header(frame), Text()]
+    parts += [metrics_table(frame), Text()] if frame.metrics else []  # type: ignore[list-item]
     parts.append(_table(RANK_HEADS, fitted_ranks(frame.ranks, width)))  # type: ignore[arg-type]
     if frame.edges:
         parts += [Text(), _table(EDGE_HEADS, fitted_edges(frame.edges, width))]  # type: ignore[list-item]

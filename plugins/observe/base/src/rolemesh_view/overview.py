@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from rolemesh_facts.critical import Critical, Station
 from rolemesh_facts.curves import Curve, curve_of
-from rolemesh_facts.overview import headlines, seconds_per_step, trend
-from rolemesh_facts.run import RunFacts, Summary
+from rolemesh_facts.overview import headlines, pace_of, trend
+from rolemesh_facts.run import RunFacts
 from rolemesh_facts.series import thinned
 from rolemesh_view.stories import deaths, event_text, told_of
 from rolemesh_view.text import number
 from rolemesh_view.viewed import Viewed
 
-__all__ = ["Pace", "bottleneck", "goal_of", "overview", "pace_of"]
+__all__ = ["bottleneck", "goal_of", "overview"]
 
 MOST_POINTS = 600
 """Points of one curve."""
@@ -28,26 +28,6 @@ WORDS = {
     "falls": "falls from {} to {}",
     "stays": "stays at {1}, no change beyond its noise",
 }
-
-
-class Pace(NamedTuple):
-    """Seconds since the begin, per step, and until the last step; None for what is not known."""
-
-    elapsed: float | None
-    step: float | None
-    left: float | None
-
-
-def pace_of(facts: RunFacts, summary: Summary, live: bool) -> Pace:
-    """Return how long a run takes. A job that has ended, or that has no last step, has no time left."""
-    lines = facts.metrics()
-    step = seconds_per_step(lines)
-    now = time.time() if live else lines[-1].time if lines else summary.began
-    elapsed = (summary.ended or now) - summary.began if summary.began else None
-    left = None
-    if live and step is not None and summary.steps is not None:
-        left = max(0.0, (summary.steps - summary.step - 1) * step - max(0.0, now - lines[-1].time))
-    return Pace(elapsed, step, left)
 
 
 def goal_of(facts: RunFacts) -> tuple[str, float] | None:
@@ -68,7 +48,7 @@ def overview(run: Viewed, query: Any) -> dict[str, Any]:
     return {
         "curves": [_shown(facts, name) for name in names],
         "others": len(facts.metric_names()) - len(names),
-        "pace": pace_of(facts, summary, live),
+        "pace": pace_of(facts.metrics(), summary, time.time() if live else None),
         "beginnings": run.beginnings(),
         **run.reading(look),
         "bottleneck": bottleneck(look.critical if look else None),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -10,14 +11,14 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from rolemesh_facts.labels import meaning
-from rolemesh_facts.overview import by_importance
+from rolemesh_facts.overview import Pace, by_importance, pace_of
 from rolemesh_facts.palette import PHASES
 from rolemesh_facts.run import Summary
 from rolemesh_facts.sizes import sizes_at
 from rolemesh_view import logs
 from rolemesh_view.axis import axes_of, marks_of
 from rolemesh_view.flow_page import flow
-from rolemesh_view.overview import Pace, goal_of, overview, pace_of
+from rolemesh_view.overview import goal_of, overview
 from rolemesh_view.placement import nodes
 from rolemesh_view.rows_page import CHOOSING, follows, lists, rows
 from rolemesh_view.stories import deaths, event_text, told_of
@@ -99,8 +100,8 @@ def job(run: Viewed) -> dict[str, Any]:
     """Return the row of a run in the list of jobs."""
     with run.lock:
         summary = run.facts.summary()
-        pace, goal = pace_of(run.facts, summary, run.live()), goal_of(run.facts)
-        return {"run": run.name, "state": run.state(), "summary": summary, "pace": pace, "goal": goal}
+        pace = pace_of(run.facts.metrics(), summary, time.time() if run.live() else None)
+        return {"run": run.name, "state": run.state(), "summary": summary, "pace": pace, "goal": goal_of(run.facts)}
 
 
 def silent(name: str) -> dict[str, Any]:
