@@ -18,6 +18,7 @@ from rolemesh.runs.jsonl import metrics_line
 from rolemesh_durable.options import DurableOptions
 from rolemesh_facts import RunFacts
 from rolemesh_facts.advice import HINDRANCES, Evidence, Old, advice
+from rolemesh_facts.critical import Critical, Station
 from rolemesh_facts.edge_states import EdgeState, edge_states
 from rolemesh_facts.labels import GOODPUT
 from rolemesh_facts.recoveries import Story, stories
@@ -280,11 +281,23 @@ def test_options_in_remedies_exist() -> None:
 
 def test_advice_gives_ranks_to_the_role_that_does_not_wait_itself() -> None:
     chain = [EdgeUse(0, "a", "b", "x", 0.9, 0.0), EdgeUse(1, "b", "c", "y", 0.9, 0.0)]
-    remedies = {each.title: each.remedy for each in advice(Evidence({}, chain, [], {}))}
-    assert remedies["b waits for a"].startswith("give a more ranks")
-    assert remedies["c waits for b"].startswith("b waits, too")
+    [found] = advice(Evidence({}, chain, [], {}))
+    assert (found.title, found.remedy[:17]) == ("b waits for a", "give a more ranks")
+    loop = [*chain, EdgeUse(2, "c", "a", "z", 0.9, 0.0)]
+    assert [each.remedy[:12] for each in advice(Evidence({}, loop, [], {}))] == [f"{role} waits, too" for role in "abc"]
     [slow, _] = advice(Evidence({}, [EdgeUse(0, "a", "b", "x", 0.9, 0.8)], [], {}))
     assert slow.remedy.startswith("the edge itself is slow")
+
+
+def test_advice_is_silent_about_waits_for_what_the_critical_path_does_not_have() -> None:
+    def said(role: str, share: float, edge: EdgeUse) -> list[str]:
+        stations = (Station("operator", f"{role}.work", share, role), Station("operator", "z.work", 1 - share, "z"))
+        path = Critical(stations, (), 0, 1)
+        return [each.title for each in advice(Evidence({}, [edge], [], {}, critical=path))]
+
+    waits, blocked = EdgeUse(0, "a", "b", "x", 0.9, 0.0), EdgeUse(0, "a", "b", "x", 0.0, 0.9)
+    assert [said("a", share, waits) for share in (0.19, 0.2)] == [[], ["b waits for a"]]
+    assert [said("b", share, blocked) for share in (0.19, 0.2)] == [[], ["a waits until b takes its values"]]
 
 
 @pytest.mark.parametrize("step_s", [-3600.0, 0.0, 864_000.0])

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from rolemesh.api.rank_ref import RankRef
+from rolemesh_facts.critical import Critical
 from rolemesh_facts.edge_states import EdgeState
 from rolemesh_facts.recoveries import Story
 from rolemesh_facts.row_meaning import FAULTS, Meaning
@@ -17,6 +18,8 @@ from rolemesh_recorder.lines import FlowFile
 __all__ = ["Advice", "Evidence", "Old", "advice", "old_values"]
 
 IDLE_BEHIND = 0.5
+DECIDES = 0.2
+"""Share of the critical path from which it is worthwhile to make a role faster."""
 SAVING = 0.01
 LEAST_US = 20e6
 """Time of a rank from which the share of its snapshots counts: a short run takes its last one whatever the options."""
@@ -73,6 +76,7 @@ class Evidence(NamedTuple):
     metrics: Mapping[str, Points]
     old: Sequence[Old] = ()
     rows: Sequence[Meaning] = ()
+    critical: Critical | None = None
 
 
 def advice(evidence: Evidence) -> list[Advice]:
@@ -82,25 +86,31 @@ def advice(evidence: Evidence) -> list[Advice]:
 
 
 def _idle_behind(evidence: Evidence) -> Iterator[Advice]:
+    """Look at edges with long waits, unless a faster end of them would not make the job faster.
+
+    A role whose producer waits, too, is told of only if all producers do, as in a loop without a lag.
+    """
     idle = {edge.consumer for edge in evidence.edges if edge.waiting > IDLE_BEHIND}
     full = {edge.producer for edge in evidence.edges if edge.blocked > IDLE_BEHIND}
-    for edge in evidence.edges:
-        if edge.waiting > IDLE_BEHIND:
-            if edge.producer in full:
-                remedy = "the edge itself is slow: send less, or place both roles on one node"
-            elif edge.producer in idle:
-                remedy = f"{edge.producer} waits, too: look at what it waits for, or allow a lag on an edge of the loop"
-            else:
-                remedy = _hindrance(evidence, edge.producer) or (
-                    f"give {edge.producer} more ranks, let {edge.consumer} share its slot, or allow a lag on this edge"
-                )
-            yield Advice(
-                f"{edge.consumer} waits for {edge.producer}",
-                f"its ranks waited for `{edge.param}` for {edge.waiting:.0%} of the time",
-                remedy,
-                edge.waiting,
+    long = (each for each in evidence.edges if each.waiting > IDLE_BEHIND)
+    waiting = [each for each in long if _decides(evidence, each.producer, each)]
+    for edge in [each for each in waiting if each.producer not in idle] or waiting:
+        if edge.producer in full:
+            remedy = "the edge itself is slow: send less, or place both roles on one node"
+        elif edge.producer in idle:
+            remedy = f"{edge.producer} waits, too: look at what it waits for, or allow a lag on an edge of the loop"
+        else:
+            remedy = _hindrance(evidence, edge.producer) or (
+                f"give {edge.producer} more ranks, let {edge.consumer} share its slot, or allow a lag on this edge"
             )
-        if edge.blocked > IDLE_BEHIND:
+        yield Advice(
+            f"{edge.consumer} waits for {edge.producer}",
+            f"its ranks waited for `{edge.param}` for {edge.waiting:.0%} of the time",
+            remedy,
+            edge.waiting,
+        )
+    for edge in evidence.edges:
+        if edge.blocked > IDLE_BEHIND and _decides(evidence, edge.consumer, edge):
             if edge.consumer in idle:
                 remedy = f"{edge.consumer} waits, too: the edge, or what {edge.consumer} waits for, is slow"
             else:
@@ -112,6 +122,12 @@ def _idle_behind(evidence: Evidence) -> Iterator[Advice]:
                 remedy,
                 edge.blocked,
             )
+
+
+def _decides(evidence: Evidence, role: str, edge: EdgeUse) -> bool:
+    """Return whether a role and the edge decide how long a step takes: by the critical path, if there is one."""
+    path = evidence.critical.stations if evidence.critical is not None else ()
+    return not path or sum(each.share for each in path if each.role == role or each.edge == edge.edge) >= DECIDES
 
 
 def _hindrance(evidence: Evidence, role: str) -> str:

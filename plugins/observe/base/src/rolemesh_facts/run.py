@@ -332,12 +332,14 @@ class RunFacts:
 
     def advice(self) -> list[Advice]:
         """Return what the rules found in the latest part of the run."""
-        flow, uses = self.flow(), self.uses(*self.window())
+        since, until = self.window()
+        flow, uses = self.flow(), self.uses(since, until)
         last = self.last_metrics()
         edges = edge_uses(flow, uses) if flow else []
         old = old_values(flow, edge_states(flow, uses, last.staleness if last else {})) if flow else []
         said = [meaning(row.columns) for row in latest_rows(self.path)]
-        return advice(Evidence(uses, edges, self.stories(), self.series(), old, said))
+        critical = self.critical(since, until)
+        return advice(Evidence(uses, edges, self.stories(), self.series(), old, said, critical))
 
 
 def _message(result: Mapping[str, Any]) -> str:

@@ -231,7 +231,7 @@ def _look(facts: RunFacts) -> Look:
     states = edge_states(flow, recent, last.staleness if last else {}) if flow else []
     old = old_values(flow, states) if flow else []
     said = [meaning(row.columns) for row in latest_rows(path)]
-    found = advice(Evidence(uses, edges, facts.stories(), facts.series(), old, said))
+    found = advice(Evidence(uses, edges, facts.stories(), facts.series(), old, said, critical))
     rates, seconds = _rates(recent), (end - recent_since) / 1e6
     return Look(since, until, uses, _by_role(uses), edges, critical, found, rates, states, seconds, sizes)
 
