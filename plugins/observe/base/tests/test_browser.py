@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.browser import CHROMIUM, Browser, viewed
 
-from .test_live_browser import CHROMIUM, Browser, viewed
 from .test_server import write_run
 
 

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.browser import CHROMIUM, LIMIT_S, Browser, viewed
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [pytest.mark.soak, pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")]
-LIMIT_S = 60.0
-"""Seconds in which the page must show a change. A resize and what is measured after it take about 20 s."""
 ROLES = """
 import time
 import numpy as np
@@ -56,83 +51,6 @@ plugins: {extensions: [{use: recorder, options: {rows: {source.make: 1/20000}}}]
 """
 
 
-class Browser:
-    """Chromium over a pipe, in the DevTools protocol. `addresses` are those of its requests; `complaints`, errors."""
-
-    def __init__(self, profile: Path) -> None:
-        assert CHROMIUM is not None
-        here, self._write = os.pipe()
-        self._read, there = os.pipe()
-        command = f'exec "$@" --remote-debugging-pipe 3<&{here} 4>&{there}'
-        options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", "about:blank"]
-        self._process = subprocess.Popen(
-            ["/bin/bash", "-c", command, "chromium", CHROMIUM, *options],
-            pass_fds=(here, there), stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        os.close(here)
-        os.close(there)
-        self._rest, self._number, self._session = b"", 0, ""
-        self.addresses: list[str] = []
-        self.complaints: list[str] = []
-        target = self.ask("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Network", "Runtime", "Log"):
-            self.ask(f"{domain}.enable")
-
-    def ask(self, method: str, **params: Any) -> Any:
-        """Return the answer to a request; note the requests of the page meanwhile."""
-        self._number += 1
-        message = {"id": self._number, "method": method, "params": params}
-        message |= {"sessionId": self._session} if self._session else {}
-        os.write(self._write, json.dumps(message).encode() + b"\0")
-        while True:
-            said = self._next()
-            if said.get("method") == "Network.requestWillBeSent":
-                self.addresses.append(said["params"]["request"]["url"])
-            if said.get("method") in ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded"):
-                self.complaints.append(json.dumps(said["params"]))
-            if said.get("id") == self._number:
-                assert "result" in said, said
-                return said["result"]
-
-    def _next(self) -> dict[str, Any]:
-        while b"\0" not in self._rest:
-            data = os.read(self._read, 1 << 20)
-            assert data, "the browser has ended"
-            self._rest += data
-        message, _, self._rest = self._rest.partition(b"\0")
-        return dict(json.loads(message))
-
-    def value(self, expression: str) -> Any:
-        """Return the value of a JavaScript expression in the page."""
-        return self.ask("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
-
-    def until(self, expression: str) -> Any:
-        """Return the value of `expression` once it is true."""
-        end = time.monotonic() + LIMIT_S
-        while not (value := self.value(expression)):
-            assert time.monotonic() < end, f"not true: {expression}"
-            time.sleep(0.2)
-        return value
-
-    def key(self, name: str) -> None:
-        """Press a key."""
-        for kind in ("rawKeyDown", "keyUp"):
-            self.ask("Input.dispatchKeyEvent", type=kind, key=name, code=name)
-
-    def picture(self, width: int, path: Path) -> None:
-        """Save a picture of the whole page at this width."""
-        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500)
-        shot = self.ask("Page.captureScreenshot", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(shot["data"]))
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        os.close(self._read)
-        os.close(self._write)
-
-
 @contextmanager
 def running(folder: Path) -> Iterator[Path]:
     """Run the job of `folder` until the end of the block; its sink has a record."""
@@ -149,20 +67,6 @@ def running(folder: Path) -> Iterator[Path]:
     finally:
         job.terminate()
         job.wait(LIMIT_S)
-
-
-@contextmanager
-def viewed(run: Path, *given: str) -> Iterator[str]:
-    """Serve the pages of `run` until the end of the block; give their address."""
-    command = [sys.executable, "-m", "rolemesh.cli", "view", str(run), "--no-open", *given]
-    viewer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert viewer.stdout is not None
-    try:
-        yield viewer.stdout.readline().strip()
-    finally:
-        viewer.terminate()
-        viewer.wait(60)  # open streams do not keep it from its end
-        viewer.stdout.close()
 
 
 @pytest.fixture
@@ -205,7 +109,8 @@ def test_the_numbers_of_edges_change_without_a_reload_and_no_other_host_is_asked
     assert [each for each in asked if "/live?page=flow" in each] == asked[-1:], "one stream, and no request after it"
     assert [each for each in browser.addresses if not each.startswith((origin, "about:", "data:"))] == []
     for width in (1280, 390):
-        browser.picture(width, tmp_path / f"flow-{width}.png")
+        browser.emulate(width)
+        browser.picture(tmp_path / f"flow-{width}.png")
         assert browser.value("document.documentElement.scrollWidth") <= width
 
 
