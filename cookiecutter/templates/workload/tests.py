@@ -22,7 +22,8 @@ class TestConformance(WorkloadConformance):
 
 
 def made(rank: int = 0, world_size: int = 1, **options: float) -> {{ cookiecutter.__class }}:
-    workload = {{ cookiecutter.__class }}({{ cookiecutter.__class }}.Options.model_validate(options))
+    checked = {{ cookiecutter.__class }}.Options.model_validate(options)
+    workload = {{ cookiecutter.__class }}(checked)
     workload.setup(RankContext(rank=rank, world_size=world_size, seed=1))
     return workload
 

@@ -50,8 +50,8 @@ flow: flow.py:f
 steps: 45
 metrics: {every: 10}
 roles:
-  maker: {use: "roles:Maker", world_size: 2}
-  trainer: {use: "roles:Trainer", world_size: 2}
+  maker: {use: "roles.py:Maker", world_size: 2}
+  trainer: {use: "roles.py:Trainer", world_size: 2}
 """
 TENTH = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8").split("```sql\n")[10].split("```")[0]
 
