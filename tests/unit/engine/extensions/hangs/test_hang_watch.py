@@ -84,6 +84,14 @@ def test_a_computing_operator_is_allowed_twice_as_long_each_time_and_the_text_sa
     assert second["next_s"] == 4 * AFTER_S
 
 
+@pytest.mark.parametrize("how", [{}, {"done": 1, "total": 9}], ids=["answers alone", "answers between reports"])
+def test_a_rank_whose_calls_get_answers_does_not_hang_and_is_shown(how: dict[str, int]) -> None:
+    job = Job()
+    for looks in range(3 * int(AFTER_S)):
+        assert job.run(0.5, step=3, answered=1 + looks, **how) == []
+    assert "progress is reported by work/0 in work.do of step 3" in job.machine.warnings()[0]
+
+
 def test_a_waiting_rank_that_reports_progress_does_not_hang_and_is_shown() -> None:
     job = Job()
     for looks in range(3 * int(AFTER_S)):

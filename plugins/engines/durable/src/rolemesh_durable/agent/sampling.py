@@ -82,6 +82,7 @@ class Sampler:
             total=at.total,
             layout=at.layout,
             calls=at.calls,
+            answered=at.answered,
             times=self._times(launch, at, since) if self._edges else {},
         )
 

@@ -92,8 +92,8 @@ def _rank(role: str, n: int, node: str, record: RankRecord, graph: LogicalGraph)
         return RankStatus(role, n, node, record.pid, record.state, record.finished, generation=generation)
     phase = "stopped" if at.frozen else PHASES[at.phase] if 0 <= at.phase < len(PHASES) else ""
     doing = _doing(at.op, at.edge, graph) if phase != "serving" else ""
-    if at.done >= 0:
-        doing += f" {at.done}/{at.total}" if at.total else f" {at.done}"
+    if at.done >= 0 or at.answered:
+        doing += f" {at.done}/{at.total}" if at.total else f" {max(at.done, at.answered)}"
     # A restored rank that has begun no step since then reports step -1.
     step = max(at.step, record.finished, 0)
     return RankStatus(role, n, node, record.pid, record.state, step, phase, doing, generation)

@@ -94,6 +94,7 @@ class RankProgress(OfStart, frozen=True, kw_only=True):
     - `worked_s`: processor seconds of a collective role's process in operators.
     - `done`, `total`: the operator's own progress; -1 if it reports none, and a total of 0 if it is unknown.
     - `calls`: number of calls that it has begun to run, in all its lives.
+    - `answered`: number of answers that the running operator's calls have got.
     - `times`: only if the job has scalers. Seconds since its start in operators (key -1) and waiting on each edge,
       including the present wait.
     """
@@ -112,6 +113,7 @@ class RankProgress(OfStart, frozen=True, kw_only=True):
     total: int = 0
     layout: int = 0
     calls: int = 0
+    answered: int = 0
     times: dict[int, float] = msgspec.field(default_factory=dict)
 
 

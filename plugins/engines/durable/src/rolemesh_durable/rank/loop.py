@@ -210,8 +210,8 @@ class Loop:
                 meter.collect(call.label)
             if reports.finishing:
                 self._tell_finish()
-            if fields[status.DONE] >= 0:
-                fields[status.DONE], fields[status.TOTAL] = -1, 0
+            if fields[status.DONE] >= 0 or fields[status.ANSWERED]:
+                fields[status.DONE], fields[status.TOTAL], fields[status.ANSWERED] = -1, 0, 0
             if call.out is not None and not chunked:
                 call.out.put(step, result)
             for _, port in call.inputs:

@@ -32,6 +32,7 @@ class Position(NamedTuple):
     - `layout`: the number of the layout that it has taken up.
     - `computed_ns`: as `busy_ns`, but it includes all calls that have ended.
     - `calls`: the number of calls of other roles that the rank has begun to run, in all its lives.
+    - `answered`: the number of answers that the running operator's calls have got.
     """
 
     pid: int
@@ -53,6 +54,7 @@ class Position(NamedTuple):
     layout: int = 0
     computed_ns: int = 0
     calls: int = 0
+    answered: int = 0
 
 
 class StatusPage:

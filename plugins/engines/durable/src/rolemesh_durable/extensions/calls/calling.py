@@ -64,8 +64,8 @@ class Calling:
         """The newest life of each rank that may be called."""
         self._finished = -1
         self._line: CallSequence | None = None
-        """The line whose answers `_answered` counts."""
-        self._answered = self._blocked_at = 0
+        """The line whose answers the status page counts."""
+        self._blocked_at = 0
         self._untold = False
         self._history = CallHistory()
         self._pairs = {callee: pair for pair, (caller, callee) in enumerate(graph.callers) if caller == role}
@@ -331,10 +331,7 @@ class Calling:
         if answer.kind != LOST:
             self._keep(waiting, answer, buffers, source, generation)
         if self._tasks.line is not self._line:
-            self._line, self._answered = self._tasks.line, 0
-        fields, answered = self._fields, self._answered
-        self._answered = answered + 1
-        if fields[status.DONE] == (answered or -1):  # the operator reports no progress
-            fields[status.DONE] = answered + 1
+            self._line, self._fields[status.ANSWERED] = self._tasks.line, 0
+        self._fields[status.ANSWERED] += 1
         waiting.answered(answer, buffers)
         self._leave()

@@ -136,8 +136,9 @@ class HangWatch(MasterExtension):
         limit = min(NO_STEP_S, context.config.hang_after_s or NO_STEP_S)
         if context.state.phase != "running" or context.now < self._stepped + max(limit, 2 * self._longest):
             return ()
-        at = [(key, rank.report) for key, rank in context.state.ranks.items() if rank.report and rank.report.done >= 0]
-        found = [f"{ref} in {ops[r.op].label} of step {r.step}" for ref, r in at if 0 <= r.op < len(ops)]
+        at = [(key, rank.report) for key, rank in context.state.ranks.items() if rank.report]
+        at = [(key, r) for key, r in at if (r.done >= 0 or r.answered) and 0 <= r.op < len(ops)]
+        found = [f"{ref} in {ops[r.op].label} of step {r.step}" for ref, r in at]
         if not found:
             return ()
         who = ", ".join(found[:3]) + (f", and {len(found) - 3} more" if len(found) > 3 else "")
@@ -232,7 +233,8 @@ class HangWatch(MasterExtension):
 
 
 def _place(report: m.RankReport) -> tuple[object, ...]:
-    return (report.state, report.finished, report.step, report.op, report.phase, report.edge, report.done)
+    at = (report.state, report.finished, report.step, report.op, report.phase, report.edge)
+    return (*at, report.done, report.answered)
 
 
 def _came_through(was: m.RankReport, seen: m.RankReport) -> bool:

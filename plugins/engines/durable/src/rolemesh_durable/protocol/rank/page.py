@@ -8,6 +8,7 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh.graph.logical import LogicalGraph
 
 __all__ = [
+    "ANSWERED",
     "BLOCKED",
     "BUSY_NS",
     "CALLING",
@@ -77,9 +78,9 @@ PHASES: Final = (
 """The names of the phases by their number."""
 
 PID, GENERATION, FINISHED, STEP, OP, PHASE, EDGE, SINCE_NS, SNAPSHOT, BUSY_NS, REFUSED, SHORT = range(12)
-STOPPING, DONE, TOTAL, GRANTED, LAYOUT, COMPUTED_NS, CALLS = range(12, 19)
+STOPPING, DONE, TOTAL, GRANTED, LAYOUT, COMPUTED_NS, CALLS, ANSWERED = range(12, 20)
 """The fields by their place."""
-FIELDS: Final = 19
+FIELDS: Final = 20
 
 
 class Fields(Protocol):
