@@ -269,6 +269,8 @@ def _unrecorded(name: str, known: Mapping[str, Any], restarts: int) -> RankLine:
 
 def _present(known: Mapping[str, Any]) -> str:
     """Return what the master knows that a rank does now; "" for nothing."""
+    if known.get("phase") == "calling" and known.get("doing"):
+        return f"{known['doing']}: {meaning('calling')}"
     if known.get("phase") in ("idle", "calling", "serving", "following"):
         return meaning(str(known["phase"]))
     if known.get("phase"):

@@ -130,7 +130,7 @@ def activity(rank: RankStatus) -> Text:
         case "following":
             return Text("waiting for callers", style="dim")
         case "calling":
-            return Text("waiting for an answer", style="dim")
+            return Text(f"{rank.doing}: waiting for an answer" if rank.doing else "waiting for an answer", style="dim")
         case "idle":
             return Text("ahead of its consumers", style="dim")
     return Text(rank.phase or "running", style="dim")

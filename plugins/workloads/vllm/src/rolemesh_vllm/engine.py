@@ -7,7 +7,7 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -115,8 +115,16 @@ class Engine:
     def _render(self, messages: Sequence[Mapping[str, str]]) -> str:
         return str(self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
 
-    def complete(self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]) -> list[Completion]:
-        """Return one completion of each of `prompts` (token ids), each with its own parameters."""
+    def complete(
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: Sequence[SamplingParams],
+        progress: Callable[[int, int], object] | None = None,
+    ) -> list[Completion]:
+        """Return one completion of each of `prompts` (token ids), each with its own parameters.
+
+        `progress` receives the numbers of completions that are done, and of all, after each of the engine's steps.
+        """
         done: dict[int, Completion] = {}
 
         def add(row: int) -> None:
@@ -128,6 +136,8 @@ class Engine:
             add(row)
         while len(done) < len(prompts):
             self.requests.step()
+            if progress is not None:
+                progress(len(done), len(prompts))
         return [done[row] for row in range(len(prompts))]
 
     async def sample(self, prompt: Any, params: Mapping[str, Any]) -> dict[str, Any]:

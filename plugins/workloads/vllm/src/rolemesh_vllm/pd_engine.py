@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -95,11 +95,12 @@ class DecodeEngine(Engine):
         transfers: Sequence[dict[str, Any] | None],
         params: Sequence[SamplingParams],
         samples: int,
+        progress: Callable[[int, int], object] | None = None,
     ) -> list[Completion]:
         """Return `samples` completions of each of `prompts` (token ids), with `params` prompt by prompt.
 
         `transfers` are vLLM's params of each prompt's cache, or None. The first sample fetches a cache; the others join
-        when it is there, and share its blocks.
+        when it is there, and share its blocks. `progress`: see `Engine.complete`.
         """
         done: dict[int, Completion] = {}
         waiting = set(range(len(prompts)))
@@ -124,6 +125,8 @@ class DecodeEngine(Engine):
             add(number * samples, transfer)
         while len(done) < len(params):
             self.requests.step()
+            if progress is not None:
+                progress(len(done), len(params))
         return [done[row] for row in range(len(params))]
 
     def counters(self) -> dict[str, float]:
