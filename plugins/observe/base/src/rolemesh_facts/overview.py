@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from rolemesh.api.observer import StepMetrics
+from rolemesh.api.observer import RankStatus, StepMetrics
 from rolemesh_facts.run import Summary
 from rolemesh_facts.series import Points
 
@@ -20,6 +20,7 @@ __all__ = [
     "pace_of",
     "seconds_per_step",
     "trend",
+    "under_way",
 ]
 
 GOALS: Final = ("reward", "rewards", "score", "return", "success", "accuracy", "loss")
@@ -132,6 +133,18 @@ def pace_of(lines: Sequence[StepMetrics], summary: Summary, now: float | None) -
     if now is not None and step is not None and summary.steps is not None:
         left = max(0.0, (summary.steps - summary.step - 1) * step - max(0.0, now - last))
     return Pace(elapsed, step, left)
+
+
+def under_way(ranks: Iterable[RankStatus]) -> list[str]:
+    """Return what each role has done of the operator that it runs, as far as its ranks report it."""
+    found: dict[tuple[str, str], tuple[int, int]] = {}
+    for rank in ranks:
+        operator, _, progress = rank.doing.rpartition(" ")
+        done, slash, total = progress.partition("/")
+        if operator and slash and done.isdecimal() and total.isdecimal():
+            before = found.get((rank.role, operator), (0, 0))
+            found[rank.role, operator] = before[0] + int(done), before[1] + int(total)
+    return [f"{role}.{operator}: {done} of {total}" for (role, operator), (done, total) in found.items()]
 
 
 def _mean(values: Sequence[float]) -> float:

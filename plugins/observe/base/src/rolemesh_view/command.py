@@ -61,9 +61,10 @@ def command(
 ) -> None:
     """Serve web pages about a job, or about all jobs of the runs folder, until Ctrl-C.
 
-    The pages show running jobs, jobs that were killed, and folders that were copied from elsewhere. They ask nothing of
-    a job's master, and fetch nothing from other machines. The server refuses requests without the token of the
-    printed address, and host names that are not its own. Each address opens one browser; then a new one is printed.
+    The pages show running jobs, jobs that were killed, and folders that were copied from elsewhere. They ask a job's
+    master only what its ranks do and which resizes it would refuse, and fetch nothing from other machines. The server
+    refuses requests without the token of the printed address, and host names that are not its own. Each address opens
+    one browser; then a new one is printed.
 
     Exit code: 0 after Ctrl-C, 2 if there is no such job or the address cannot be used.
 

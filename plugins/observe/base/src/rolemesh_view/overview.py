@@ -49,7 +49,7 @@ def overview(run: Viewed, query: Any) -> dict[str, Any]:
         "curves": [_shown(facts, name) for name in names],
         "others": len(facts.metric_names()) - len(names),
         "pace": pace_of(facts.metrics(), summary, time.time() if live else None),
-        "beginnings": run.beginnings(),
+        "beginnings": run.beginnings(), "under_way": run.under_way(),
         **run.reading(look),
         "bottleneck": bottleneck(look.critical if look else None),
         "advice": list(look.advice[:MOST_ADVICE]) if look else [],

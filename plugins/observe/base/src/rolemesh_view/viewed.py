@@ -20,6 +20,7 @@ from rolemesh_facts.advice import Advice, Evidence, advice, old_values
 from rolemesh_facts.critical import Critical, critical_path
 from rolemesh_facts.edge_states import EdgeState, edge_states
 from rolemesh_facts.finding import hindrance, may_read
+from rolemesh_facts.overview import under_way
 from rolemesh_facts.pieces import stretches
 from rolemesh_facts.row_meaning import meaning
 from rolemesh_facts.run import LATEST_S
@@ -42,6 +43,8 @@ RECENT_STEPS = 5
 """Number of steps that rates cover, if they fit into `WINDOW_S`."""
 SOON_S = 0.15
 """Seconds that a page waits for the first look at a run."""
+STATUS_S = 1.0
+"""Maximum number of seconds that the viewer waits for a master to say what its ranks do."""
 AWAITED_S = 600.0
 """Maximum number of seconds that predictions wait for the look from which they follow."""
 LACKS_S = 0.03
@@ -111,6 +114,7 @@ class Viewed:
         self._whole = Renewed(lambda: _whole(path), self._version)
         self._lacks = Renewed(lambda: hindrance(path), self._version)
         self._age = Renewed(LastWrite(path).age)
+        self._under_way = Renewed(lambda: _under_way(self.run))
         self._predicted: dict[int, float | None] = {}
         self._ahead = Renewed(lambda: _ahead(ahead, self._look.get(AWAITED_S), self._predicted), self._version)
 
@@ -152,6 +156,11 @@ class Viewed:
         age = self._age.get_within(LACKS_S)[0] if self.live() else None
         return age if age is not None and age >= QUIET_S and should_write(self.facts.events()) else 0.0
 
+    def under_way(self) -> Sequence[str]:
+        """Return in words how far the ranks are in their present operators, as their master knows; empty if it does not
+        answer."""
+        return (self._under_way.get_within(SOON_S)[0] or ()) if self.live() else ()
+
     def beginnings(self) -> list[Beginning]:
         """Return what ranks do that run here and have no record yet."""
         flow = self.facts.flow() if self.live() else None
@@ -191,6 +200,14 @@ class Viewed:
         found = self._whole.get()
         starts = self.phases().keys() & set(found.ranks)
         return found._replace(end=max(found.end, time.time_ns() // 1000)) if starts else found
+
+
+def _under_way(run: LivingRun) -> list[str]:
+    try:
+        status = run.status(STATUS_S)
+    except RolemeshError:
+        return []
+    return under_way(status.ranks) if status is not None else []
 
 
 def _whole(path: Path) -> Whole:
