@@ -73,7 +73,7 @@ def durations(steps: int) -> np.ndarray:
     """Seconds of each row, (steps, rows), as `Naps` sleeps with the job's seed 0."""
     from rolemesh import RankContext
 
-    ctx = RankContext(options=None, seed=0)  # type: ignore[arg-type]
+    ctx = RankContext(seed=0)  # type: ignore[arg-type]
     noise = np.array([ctx.rng(x).standard_normal() for x in range(steps * ROWS)]).reshape(steps, ROWS)
     return MEAN_S / np.exp(SIGMA**2 / 2) * np.exp(SIGMA * noise)
 

@@ -105,7 +105,7 @@ def _talk(sampled: int) -> Talk:
         ids = np.frombuffer(TEXT.encode()[:sampled], np.uint8).astype(np.int32)
         return SampledTurn(ids, np.full(sampled, -0.5, np.float32), np.full(sampled, 3, np.int64), "stop")
 
-    episode = RemoteEpisode(RankContext(options=None), "environment", Task(0, None), 0)
+    episode = RemoteEpisode(RankContext(), "environment", Task(0, None), 0)
     limits = ConversationLimits(turns=1000, tokens=1_000_000)
     return Talk(0, 0, Ready.start, episode, Bytes(), sample, limits, {"temperature": 1.0})
 

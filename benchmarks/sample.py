@@ -44,10 +44,10 @@ def engine(tokens: int) -> Any:
     from rolemesh_vllm import VLLMWorkload
 
     os.environ.update(VLLMWorkload.env)
-    workload = VLLMWorkload()
     given = {"model": str(MODEL), "max_tokens": tokens, "min_tokens": tokens, "threads": 1}
     options = VLLMWorkload.Options.model_validate(given | {"engine": {"max_model_len": 512}})
-    workload.setup(RankContext(options=options, seed=1))
+    workload = VLLMWorkload(options)
+    workload.setup(RankContext(seed=1))
     return workload
 
 

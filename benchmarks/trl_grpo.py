@@ -37,8 +37,8 @@ def main(steps: int, generation: str) -> dict[str, list[float]]:
     options = {name: role.options for name, role in prepared.selection.roles.items()}
     data, rollout, trainer = options["data"], options["rollout"], options["trainer"]
     os.environ.update(ReasoningGymData.env)
-    role = ReasoningGymData()
-    role.setup(RankContext(options=data, seed=prepared.job.spec.seed, steps=steps))
+    role = ReasoningGymData(data)
+    role.setup(RankContext(seed=prepared.job.spec.seed, steps=steps))
     batches = [role.next() for _ in range(steps)]
     judge = make_dataset(data.task, data.config, seed=0, size=1)
 

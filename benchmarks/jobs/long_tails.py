@@ -154,7 +154,7 @@ class Engine:
 
     deterministic = False  # which weights make a turn depends on time
 
-    def __init__(self, ctx: RankContext[Any], token_s: float, drain: bool) -> None:
+    def __init__(self, ctx: RankContext, token_s: float, drain: bool) -> None:
         self.ctx, self._token_s, self._drain, self._version = ctx, token_s, drain, -1
 
     @operator(weights=Broadcast())
@@ -184,7 +184,7 @@ class Engine:
 class Trainer:
     """Takes `step_s` for a step, and notes when it began each one, how many turns it got, and how old they were."""
 
-    def __init__(self, ctx: RankContext[Any], step_s: float) -> None:
+    def __init__(self, ctx: RankContext, step_s: float) -> None:
         self.ctx, self.step_s, self.began, self.rows, self.turns, self.lags = ctx, step_s, [], [], [], []
         self.last = ctx.steps - 1
 

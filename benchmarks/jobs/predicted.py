@@ -24,12 +24,13 @@ class Work(Workload):
     """One role of a flow."""
 
     Options: ClassVar[type[BaseModel]] = Options
+    options: Options
 
-    def setup(self, ctx: RankContext[Options]) -> None:
+    def setup(self, ctx: RankContext) -> None:
         self.ctx = ctx
 
     def sleep(self, rows: int) -> None:
-        time.sleep(self.ctx.options.ms / 1e3 * rows / ROWS)
+        time.sleep(self.options.ms / 1e3 * rows / ROWS)
 
     @operator(returns=Split())
     def make(self) -> Batch:

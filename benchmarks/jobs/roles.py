@@ -20,7 +20,7 @@ BUCKET = 4
 """Matrices of 4 MiB that are sent together."""
 
 
-def note(ctx: RankContext[Any], **values: Any) -> None:
+def note(ctx: RankContext, **values: Any) -> None:
     """Leave `values` for the benchmark, as ``<role>-<rank>.times.json`` in the run's folder."""
     path = ctx.run_dir / f"{ctx.role}-{ctx.rank}.times.json"
     path.with_suffix(".tmp").write_text(json.dumps(values))
@@ -49,7 +49,7 @@ class Relay:
 class Sink:
     """Looks at both ends of what it gets, and at its clocks after `warm` steps and after the last."""
 
-    def __init__(self, ctx: RankContext[Any], warm: int) -> None:
+    def __init__(self, ctx: RankContext, warm: int) -> None:
         self.ctx, self.warm, self.last, self.sum = ctx, warm, ctx.steps - 1, 0
         self.began, self.worked = 0, 0.0
 
@@ -66,7 +66,7 @@ class Sink:
 class Tick:
     """A step of `pause_s`; rank 0 notes what CPU the master has used between step `warm` and the last."""
 
-    def __init__(self, ctx: RankContext[Any], warm: int, pause_s: float) -> None:
+    def __init__(self, ctx: RankContext, warm: int, pause_s: float) -> None:
         self.ctx, self.warm, self.pause_s, self.last = ctx, warm, pause_s, ctx.steps - 1
         self.cpu = self.began = 0
         self.next = 0.0
@@ -116,7 +116,7 @@ def cpu_ns(pid: int) -> int:
 class Enter:
     """Notes when its code was entered first, and when the zygote that it was forked from was started."""
 
-    def __init__(self, ctx: RankContext[Any]) -> None:
+    def __init__(self, ctx: RankContext) -> None:
         self.ctx = ctx
 
     def tick(self) -> None:
@@ -143,7 +143,7 @@ def tensors(nbytes: int, rank: int = 0, world_size: int = 1) -> dict[str, tuple[
 class Trainer:
     """Gives torch weights; after each transfer, measures memcpy of as many bytes on the quiet machine."""
 
-    def __init__(self, ctx: RankContext[Any], nbytes: int) -> None:
+    def __init__(self, ctx: RankContext, nbytes: int) -> None:
         import torch
 
         torch.set_num_threads(1)
@@ -187,7 +187,7 @@ class Trainer:
 class Rollout:
     """Notes when the weights are in its hands; or, copied as they come, in its own tensors, as an engine has them."""
 
-    def __init__(self, ctx: RankContext[Any], nbytes: int) -> None:
+    def __init__(self, ctx: RankContext, nbytes: int) -> None:
         import torch
 
         torch.set_num_threads(1)
@@ -213,7 +213,7 @@ class Rollout:
 class CallingRole:
     """Makes `calls` calls of 1 KB a step, `at_once` of them at a time; notes how long all steps but the first took."""
 
-    def __init__(self, ctx: RankContext[Any], calls: int = 2000, at_once: int = 32) -> None:
+    def __init__(self, ctx: RankContext, calls: int = 2000, at_once: int = 32) -> None:
         self.ctx, self.calls, self.at_once, self.began = ctx, calls, at_once, 0
         self.value = np.zeros(1024, np.uint8)
 
@@ -244,7 +244,7 @@ class CalledRole:
 class Numbers:
     """Row numbers."""
 
-    def __init__(self, ctx: RankContext[Any], rows: int) -> None:
+    def __init__(self, ctx: RankContext, rows: int) -> None:
         self.ctx, self.rows = ctx, rows
 
     @operator(returns=Broadcast())
@@ -256,7 +256,7 @@ class Numbers:
 class Naps:
     """Sleeps for each row: `mean_s` on average, log-normally spread with `sigma`; rank 0 `slow` times as long."""
 
-    def __init__(self, ctx: RankContext[Any], mean_s: float, sigma: float, slow: float) -> None:
+    def __init__(self, ctx: RankContext, mean_s: float, sigma: float, slow: float) -> None:
         self.ctx, self.sigma = ctx, sigma
         self.median_s = mean_s / float(np.exp(sigma**2 / 2)) * (slow if ctx.rank == 0 else 1)
 

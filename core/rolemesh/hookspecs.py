@@ -102,7 +102,7 @@ def job_ended(result: dict[str, Any]) -> None:
 
 
 @hookspec
-def setup(ctx: RankContext[Any]) -> None:
+def setup(ctx: RankContext) -> None:
     """Build models, engines and iterators; heavy imports belong here."""
 
 

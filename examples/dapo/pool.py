@@ -33,7 +33,7 @@ class Pool(Workload):
     def ask(self):
         """Return as many new questions as the batch still lacks groups: none once it is full."""
         start = self.asked
-        self.asked = min(self.questions.rows, start + self.ctx.options.groups - len(self.kept))
+        self.asked = min(self.questions.rows, start + self.options.groups - len(self.kept))
         return self.questions[start : self.asked]
 
     @operator(scored=Broadcast())

@@ -39,7 +39,7 @@ class Teacher(Workload):
         from transformers import AutoModelForCausalLM
 
         self.ctx = ctx
-        self.model = AutoModelForCausalLM.from_pretrained(ctx.options.model, dtype=torch.float32).eval()
+        self.model = AutoModelForCausalLM.from_pretrained(self.options.model, dtype=torch.float32).eval()
 
     @operator(batch=Split(), returns=Split())
     def judge(self, batch):
@@ -51,14 +51,14 @@ class Teacher(Workload):
 
         rows = [np.array(row, dtype=np.int64) for row in batch["input_ids"]]
         if not rows:
-            empty = Ragged(np.zeros((0, self.ctx.options.top), np.float32), np.zeros(1, np.int64))
+            empty = Ragged(np.zeros((0, self.options.top), np.float32), np.zeros(1, np.int64))
             return batch | {
                 "teacher_ids": Ragged(empty.values.astype(np.int32), empty.offsets),
                 "teacher_logits": empty,
             }
         ids = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True)
         with torch.no_grad():
-            logits, tokens = self.model(input_ids=ids, use_cache=False).logits.topk(self.ctx.options.top)
+            logits, tokens = self.model(input_ids=ids, use_cache=False).logits.topk(self.options.top)
         parts = [(tokens[i, : len(row)], logits[i, : len(row)]) for i, row in enumerate(rows)]
         offsets = batch["input_ids"].offsets
         return batch | {

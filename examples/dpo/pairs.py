@@ -34,11 +34,11 @@ class Pairs(Workload):
         from transformers import AutoTokenizer
 
         self.ctx = ctx
-        words = {"min_words": ctx.options.words, "max_words": ctx.options.words}
+        words = {"min_words": self.options.words, "max_words": self.options.words}
         self.tasks = reasoning_gym.create_dataset(
             "word_sequence_reversal", seed=ctx.seed_for("pairs"), size=1_000_000, **words
         )
-        self.tokenizer = AutoTokenizer.from_pretrained(ctx.options.model, local_files_only=True)
+        self.tokenizer = AutoTokenizer.from_pretrained(self.options.model, local_files_only=True)
 
     @operator(returns=Broadcast())
     def next(self):
@@ -46,14 +46,14 @@ class Pairs(Workload):
 
         `pair` numbers the pairs, and `right` is true for the right answer of each.
         """
-        options = self.ctx.options
+        options = self.options
         first = options.held_out + self.ctx.step * options.pairs_per_step
         return self._pairs(range(first, first + options.pairs_per_step))
 
     @operator(returns=Broadcast())
     def held_out(self):
         """Return held-out pairs, which no step has, in the same form."""
-        return self._pairs(range(self.ctx.options.held_out))
+        return self._pairs(range(self.options.held_out))
 
     @operator(rows=Broadcast(), returns=Broadcast())
     def join(self, rows):

@@ -72,13 +72,13 @@ class Shapes(Workload):
             self.ctx.metric(accuracy=float(each))
 
     def _mine(self, micro):
-        options, ctx = self.ctx.options, self.ctx
+        options, ctx = self.options, self.ctx
         size = options.rows // options.micro_batches
         first = options.held_out + ctx.step * options.rows + micro * size
         return [self._row(first + row) for row in ctx.mine(size)]
 
     def _held_out(self):
-        return [self._row(number) for number in self.ctx.mine(self.ctx.options.held_out)]
+        return [self._row(number) for number in self.ctx.mine(self.options.held_out)]
 
     def _row(self, number):
         """Return a scene, a question and its answer."""

@@ -41,8 +41,8 @@ class Server(Workload):
         app = web.Application(client_max_size=MOST_BYTES, middlewares=[self.for_own_names])
         app.add_routes([web.get("/", self.state), web.post("/predict", self.predict)])
         self.runner = web.AppRunner(app, access_log=None, handle_signals=False, keepalive_timeout=SLOW_S)
-        port = ctx.options.port + ctx.rank if ctx.options.port else 0
-        self.listening = socket.create_server((ctx.options.host, port))
+        port = self.options.port + ctx.rank if self.options.port else 0
+        self.listening = socket.create_server((self.options.host, port))
         self.listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SLOW_S * 1000)
         ctx.log.info("answering on http://%s:%d", *self.listening.getsockname()[:2])
         self.loop = asyncio.new_event_loop()
@@ -88,7 +88,7 @@ class Server(Workload):
     @web.middleware
     async def for_own_names(self, request, handler):
         """Refuse browsers that a web site has led here by a name of its own."""
-        if is_own(host_name(f"//{request.host}"), [self.ctx.options.host, *self.ctx.options.names]):
+        if is_own(host_name(f"//{request.host}"), [self.options.host, *self.options.names]):
             return await handler(request)
         return refusal(421, "the server does not answer for this host; its option `names` adds one")
 

@@ -34,7 +34,7 @@ class Trainer(Workload):
         self.model = Model(ctx.seed)
         self.seen, self.published, self.total, self.clicks, self.newest = 0, 0, 0, 0, 0.0
         self.names, self.bases = [], []
-        self.folder = Path(ctx.run_dir, ctx.options.folder)
+        self.folder = Path(ctx.run_dir, self.options.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
 
     @operator(events=Broadcast())
@@ -63,9 +63,9 @@ class Trainer(Workload):
         # A run that resumes another has a folder of its own, unless the option says where exports are.
         lost = not self.names or not all((self.folder / name).exists() for name in self.names)
         if lost or self.seen > self.published:
-            step, whole = self.ctx.step, lost or len(self.names) > self.ctx.options.deltas
+            step, whole = self.ctx.step, lost or len(self.names) > self.options.deltas
             if whole:
-                self.model.forget(self.ctx.options.rows)
+                self.model.forget(self.options.rows)
             name = write_part(self.folder, "base" if whole else "delta", step, self.model.export(whole))
             if whole:
                 self.names, self.bases = [], [*self.bases[-9:], step]

@@ -34,7 +34,7 @@ class Advantages(Workload):
         """
         judged = [batch[row : row + 1] for row in np.flatnonzero(np.isfinite(batch["reward"]))]
         batch = batch if len(judged) == batch.rows else concat([batch[:0], *judged])
-        options, advantages, returns = self.ctx.options, [], []
+        options, advantages, returns = self.options, [], []
         for row in range(batch.rows):
             kl = np.asarray(batch["logprobs"][row]) - np.asarray(batch["ref_logprobs"][row])
             rewards = -options.kl_coef * kl.astype(np.float64)

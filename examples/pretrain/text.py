@@ -52,7 +52,7 @@ class Text(Workload):
             )
 
     def setup(self, ctx):
-        self.ctx, options = ctx, ctx.options
+        self.ctx, options = ctx, self.options
         text = np.frombuffer(b"\n".join(path.read_bytes() for path in files_of(options)), dtype=np.uint8).astype(
             np.int32
         )
@@ -65,7 +65,7 @@ class Text(Workload):
     @operator(returns=Split())
     def next(self):
         """Return this rank's part of the step's rows: `input_ids`."""
-        options, ctx = self.ctx.options, self.ctx
+        options, ctx = self.options, self.ctx
         first = ctx.step * options.rows
         rows = [self._window(first + row) for row in ctx.mine(options.rows)]
         ctx.metric(epoch=(first + options.rows) / len(self.windows))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import numpy as np
 
@@ -25,7 +24,7 @@ class Agent(Workload):
 
     deterministic = True
 
-    def setup(self, ctx: RankContext[Any]) -> None:
+    def setup(self, ctx: RankContext) -> None:
         self.ctx = ctx
         self.under_way = asyncio.Semaphore(4)
 
@@ -47,7 +46,7 @@ class Reader(Workload):
 
     deterministic = True
 
-    def setup(self, ctx: RankContext[Any]) -> None:
+    def setup(self, ctx: RankContext) -> None:
         if ("sources", "files") not in ctx.plugins:
             raise OptionsError("no source", where="source", remedy="list files under plugins.sources")
         self.source = ctx.plugins["sources", "files"]()
@@ -63,7 +62,7 @@ class Tool(Workload):
 
     deterministic = True
 
-    def setup(self, ctx: RankContext[Any]) -> None:
+    def setup(self, ctx: RankContext) -> None:
         self.opened: dict[str, int] = {}
 
     @service(concurrency=4)

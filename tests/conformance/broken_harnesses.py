@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from pathlib import Path
-from typing import Any
 
 from rolemesh.api.workload import RankContext
 from rolemesh_agents import Conversation, ConversationFailedError, EndReached, Harness, Message, Turn
@@ -56,7 +55,7 @@ class Random(Sound):
 class Counting(Sound):
     """Tells the model the number of the conversation on this disk."""
 
-    async def setup(self, ctx: RankContext[Any]) -> None:
+    async def setup(self, ctx: RankContext) -> None:
         self.file = Path(ctx.base, "count")
 
     async def run(self, talk: Conversation) -> None:

@@ -123,7 +123,7 @@ class Once(Counter):
 
     made: ClassVar[bool] = False
 
-    def setup(self, ctx: RankContext[Any]) -> None:
+    def setup(self, ctx: RankContext) -> None:
         if Once.made:
             raise RuntimeError("there is one already")
         Once.made = True
@@ -133,7 +133,7 @@ class Once(Counter):
 class Littering(Counter):
     """Starts a process and forgets it."""
 
-    def setup(self, ctx: RankContext[Any]) -> None:
+    def setup(self, ctx: RankContext) -> None:
         super().setup(ctx)
         subprocess.Popen(["sleep", "60"])
 
@@ -141,7 +141,7 @@ class Littering(Counter):
 class Locking(Counter):
     """Takes a lock that only its teardown gives back."""
 
-    def setup(self, ctx: RankContext[Any]) -> None:
+    def setup(self, ctx: RankContext) -> None:
         super().setup(ctx)
         os.close(os.open(ctx.tmp_dir / f"lock-{ctx.rank}", os.O_CREAT | os.O_EXCL))
 
@@ -201,7 +201,7 @@ class Chunky(Counter):
 class Hashing(Counter):
     """Depends on the order of hashes."""
 
-    def setup(self, ctx: RankContext[Any]) -> None:
+    def setup(self, ctx: RankContext) -> None:
         super().setup(ctx)
         self.total = self.total + hash("seed") % 1000
 
@@ -209,7 +209,7 @@ class Hashing(Counter):
 class Reborn(Counter):
     """Depends on how often it was started."""
 
-    def setup(self, ctx: RankContext[Any]) -> None:
+    def setup(self, ctx: RankContext) -> None:
         super().setup(ctx)
         self.total = self.total + ctx.generation
 
@@ -259,7 +259,7 @@ class Rounding(Counter):
 class LeavesOrphans(Counter):
     """Finds what an earlier generation has left in its folder."""
 
-    def setup(self, ctx: RankContext[Any]) -> None:
+    def setup(self, ctx: RankContext) -> None:
         super().setup(ctx)
         self.marker = Path(ctx.tmp_dir, f"seen-{ctx.rank}")
         self.weight = 2.0 if self.marker.exists() else 1.0
@@ -366,7 +366,7 @@ class Detaching(Counter):
 class Helped(Counter):
     """Ends its helper in teardown only."""
 
-    def setup(self, ctx: RankContext[Any]) -> None:
+    def setup(self, ctx: RankContext) -> None:
         super().setup(ctx)
         self.helper = subprocess.Popen(["sleep", "60"], start_new_session=True)
 

@@ -25,9 +25,9 @@ class Counter(Workload):
         if options.rows > 100:
             raise OptionsError("too many rows", where="rows", remedy="give at most 100")
 
-    def setup(self, ctx: RankContext[Any]) -> None:
+    def setup(self, ctx: RankContext) -> None:
         self.ctx = ctx
-        self.total = np.full(2, float(ctx.options.start))
+        self.total = np.full(2, float(self.options.start))
 
     @operator(rows=Split(), returns=Split())
     def noisy(self, rows: Batch) -> Batch:

@@ -36,7 +36,7 @@ def bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 class Unable(Counter):
     """Cannot be set up."""
 
-    def setup(self, ctx: RankContext[Any]) -> None:
+    def setup(self, ctx: RankContext) -> None:
         raise RuntimeError("no licence")
 
 

@@ -59,7 +59,7 @@ class Group(Workload):
         import torch
 
         ctx = self.ctx
-        if (ctx.step, ctx.rank, ctx.generation) == (ctx.options.die_at, 1, 0):
+        if (ctx.step, ctx.rank, ctx.generation) == (self.options.die_at, 1, 0):
             os.kill(os.getpid(), signal.SIGKILL)
         cell = torch.tensor([int(rows["n"].sum())])
         torch.distributed.all_reduce(cell)

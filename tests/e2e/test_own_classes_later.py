@@ -33,7 +33,7 @@ class Sum(Workload):
         scale: ImportRef
 
     def setup(self, ctx):
-        self.scale, self.total = ctx.options.scale.resolve(), 0
+        self.scale, self.total = self.options.scale.resolve(), 0
 
     @operator(rows=Split())
     def add(self, rows):

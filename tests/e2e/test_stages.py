@@ -114,7 +114,7 @@ def losses_of_one_process(steps: int, micro_batches: int) -> list[float]:
     import torch
 
     text, model = module("pipeline", "text"), module("pipeline", "model")
-    ctx: RankContext[Any] = RankContext(options=None, role="text", base=EXAMPLES / "pipeline", seed=0)
+    ctx: RankContext = RankContext(role="text", base=EXAMPLES / "pipeline", seed=0)
     data, stages = text.Text(ctx, "../../docs"), [made(getattr(model, n), s) for n, s in STAGES.items()]
     parameters = [p for stage in stages for p in stage.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=2e-3, betas=(0.9, 0.95), weight_decay=0.0)
@@ -172,8 +172,8 @@ def gradients_of_one_process(rows: int) -> dict[str, dict[str, Any]]:
     import torch
 
     shapes, towers = module("multimodal", "shapes"), module("multimodal", "towers")
-    data = shapes.Shapes()
-    data.setup(RankContext(options=shapes.ShapesOptions(rows=rows), seed=0))
+    data = shapes.Shapes(shapes.ShapesOptions(rows=rows))
+    data.setup(RankContext(seed=0))
     image, asked = torch.from_numpy(data.images()["image"]), data.questions()
     question, answer = (torch.from_numpy(asked[name]) for name in ("question", "answer"))
     vision, text = made(towers.vision, 1), made(towers.text, 2)

@@ -65,8 +65,8 @@ def test_the_functions_of_trl_run_unchanged(trl: None) -> None:
     from trl.rewards import accuracy_reward, think_format_reward
 
     functions = ["trl.rewards:accuracy_reward", {"use": "trl.rewards:think_format_reward", "weight": 0.5}]
-    role = Reward()
-    role.setup(RankContext(options=RewardOptions.model_validate({"functions": functions})))
+    role = Reward(RewardOptions.model_validate({"functions": functions}))
+    role.setup(RankContext())
     samples = Batch(
         {"messages": [row["prompt"] for row in ROWS], "text": TEXTS, "row": ROWS, "group": np.zeros(4, int)}
     )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from tests.simulation.memory import Lines, Part
 
 from rolemesh import RankContext
-from rolemesh.api.plugin import NoOptions
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol.rank.begun_lines import begun_line
 from rolemesh_durable.rank.meter import Meter
@@ -35,10 +34,10 @@ class _LineLog:
         lines[step, partial] = encoded
 
 
-def meter_of(rank: SimRank) -> tuple[Meter, RankContext[Any]]:
+def meter_of(rank: SimRank) -> tuple[Meter, RankContext]:
     """The meter of a rank, and the context that it takes reports from."""
     role, number = rank.key
-    ctx = RankContext(options=NoOptions(), role=role, rank=number, generation=rank.generation, port=EnginePort())
+    ctx = RankContext(role=role, rank=number, generation=rank.generation, port=EnginePort())
     return Meter(ctx, (), rank.report, _LineLog(rank)), ctx
 
 

@@ -28,7 +28,7 @@ class {{ cookiecutter.__class }}(Workload):
     options: Options
     deterministic = True
 
-    def setup(self, ctx: RankContext[Options]) -> None:
+    def setup(self, ctx: RankContext) -> None:
         """Start at the easiest level."""
         self.ctx = ctx
         self.level = 0

@@ -9,19 +9,16 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import msgspec
 import numpy as np
-from pydantic import BaseModel
 
 from rolemesh.api.port import LocalPort, RankPort
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.api.service import CalledBy
 
 __all__ = ["RankContext", "Rendezvous", "stable_seed"]
-
-O = TypeVar("O", bound=BaseModel)  # noqa: E741
 
 
 class Rendezvous(msgspec.Struct, frozen=True):
@@ -39,7 +36,7 @@ class Rendezvous(msgspec.Struct, frozen=True):
 
 
 @dataclass(kw_only=True, eq=False)
-class RankContext(Generic[O]):
+class RankContext:
     """The facts that a rank has about itself, and its requests to the engine.
 
     Read `step` inside an operator; the other attributes are constant for the rank's life. In a test
@@ -47,8 +44,8 @@ class RankContext(Generic[O]):
     have what it reported.
     """
 
-    options: O = None  # type: ignore[assignment]
-    """The role's checked options, which are also the workload's `options`."""
+    options: Any = None
+    """As the workload's `options`, for workloads written before these."""
     job: str = "job"
     role: str = "role"
     rank: int = 0
@@ -95,6 +92,9 @@ class RankContext(Generic[O]):
     """The step of the operator that is running, from 0."""
     log: logging.Logger = field(init=False)
     """The rank's logger; its lines go to the rank's log file."""
+
+    # For workloads with ``RankContext[Options]`` in annotations that Python evaluates.
+    __class_getitem__ = classmethod(lambda cls, _: cls)
 
     def __post_init__(self) -> None:
         self.log = logging.getLogger(str(RankRef(self.role, self.rank)))

@@ -285,7 +285,7 @@ class Workload(Plugin):
         """
         raise NotImplementedError(f"{cls.__name__} has no export()")
 
-    def setup(self, ctx: RankContext[Any]) -> None:
+    def setup(self, ctx: RankContext) -> None:
         """Build models, engines and iterators; heavy imports belong here."""
 
     def snapshot(self) -> State | None:

@@ -14,8 +14,8 @@ from rolemesh_fieldkit.agent import Sandbox
 
 
 def sandbox() -> Sandbox:
-    made = Sandbox()
-    made.setup(RankContext(options=Sandbox.Options(letters=20)))
+    made = Sandbox(Sandbox.Options(letters=20))
+    made.setup(RankContext())
     return made
 
 

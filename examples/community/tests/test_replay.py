@@ -21,9 +21,8 @@ def rows(first: int, last: int) -> Batch:
 
 
 def buffer(rank: int = 0, world_size: int = 1, **options: Any) -> ReplayBuffer:
-    made = ReplayBuffer()
-    checked = ReplayBuffer.Options(columns=COLUMNS, **options)
-    made.setup(RankContext(options=checked, role="replay", rank=rank, world_size=world_size, seed=5))
+    made = ReplayBuffer(ReplayBuffer.Options(columns=COLUMNS, **options))
+    made.setup(RankContext(role="replay", rank=rank, world_size=world_size, seed=5))
     return made
 
 

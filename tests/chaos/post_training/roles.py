@@ -21,11 +21,11 @@ WORDS = 200
 class Shards:
     """Hands out numbered shards in a shuffled order: its state is the generator's, and which ones are out."""
 
-    def __init__(self, ctx: RankContext[Any]) -> None:
+    def __init__(self, ctx: RankContext) -> None:
         self.rng = ctx.rng("shards")
         self.left = list(range(PER_STEP * 24))
 
-    def next(self, ctx: RankContext[Any]) -> Batch:
+    def next(self, ctx: RankContext) -> Batch:
         """`shard` (int64) and `input_ids` (ragged int32) of the step's shards; every shard once in 24 steps."""
         shards = [self.left.pop(int(self.rng.integers(len(self.left)))) for _ in range(PER_STEP)]
         ctx.record(shards=shards)
@@ -63,7 +63,7 @@ class Rollout:
 class MortalRollout(Rollout):
     """Its second rank is slow at step 5, and dies there the first time."""
 
-    def generate(self, prompts: Batch, ctx: RankContext[Any]) -> Batch:  # type: ignore[override]
+    def generate(self, prompts: Batch, ctx: RankContext) -> Batch:  # type: ignore[override]
         if ctx.rank == 1 and ctx.step == 5:
             time.sleep(1.0)
             if ctx.generation == 0:

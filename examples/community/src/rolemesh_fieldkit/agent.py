@@ -36,10 +36,11 @@ class Agent(Workload):
     """
 
     Options = AgentOptions
+    options: AgentOptions
     api_version = 1
     deterministic = True
 
-    def setup(self, ctx: RankContext[AgentOptions]) -> None:
+    def setup(self, ctx: RankContext) -> None:
         """Do nothing: the agent keeps no state between steps."""
         self.ctx = ctx
 
@@ -49,7 +50,7 @@ class Agent(Workload):
 
         The answer has `turns`, and `solved` (0 or 1).
         """
-        options, start, goal = self.ctx.options, int(tasks["start"][0]), int(tasks["goal"][0])
+        options, start, goal = self.options, int(tasks["start"][0]), int(tasks["goal"][0])
         rng = self.ctx.rng(self.ctx.step, self.ctx.item)
         guess = int(rng.integers(-9, 10))
         turns, found = 0, None
@@ -71,12 +72,13 @@ class Sandbox(Workload):
     """Evaluates sums and products of whole numbers for other roles. It has no operators and no state."""
 
     Options = SandboxOptions
+    options: SandboxOptions
     api_version = 1
     deterministic = True
 
-    def setup(self, ctx: RankContext[SandboxOptions]) -> None:
+    def setup(self, ctx: RankContext) -> None:
         """Store the limit."""
-        self.letters = ctx.options.letters
+        self.letters = self.options.letters
 
     @service(concurrency=16, timeout_s=10.0)
     async def evaluate(self, text: str) -> int | None:

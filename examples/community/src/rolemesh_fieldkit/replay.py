@@ -44,6 +44,7 @@ class ReplayBuffer(Workload):
     """
 
     Options = ReplayOptions
+    options: ReplayOptions
     api_version = 1
     deterministic = True
 
@@ -54,12 +55,12 @@ class ReplayBuffer(Workload):
             what = f"{world_size} ranks cannot divide {options.capacity} rows"
             raise OptionsError(what, where="capacity", remedy="use fewer ranks, or a larger capacity")
 
-    def setup(self, ctx: RankContext[ReplayOptions]) -> None:
+    def setup(self, ctx: RankContext) -> None:
         """Allocate the memory for all rows that this rank will ever keep."""
         self.ctx = ctx
-        mine = ctx.mine(ctx.options.capacity)
+        mine = ctx.mine(self.options.capacity)
         self.first, self.last = mine.start, mine.stop
-        self.columns = {name: np.dtype(text) for name, text in ctx.options.columns.items()}
+        self.columns = {name: np.dtype(text) for name, text in self.options.columns.items()}
         self.kept = {name: np.zeros(len(mine), dtype) for name, dtype in self.columns.items()}
         self.seen = 0
         self.samples = 0
@@ -73,14 +74,14 @@ class ReplayBuffer(Workload):
         for name, column in values.items():
             self.kept[name][slots[mine] - self.first] = column[mine]  # of two rows for one slot the later stays
         self.seen += rows.rows
-        self.ctx.metric(fill=min(1.0, self.seen / self.ctx.options.capacity))
+        self.ctx.metric(fill=min(1.0, self.seen / self.options.capacity))
 
     @operator(returns=Split())
     def sample(self) -> Batch:
         """Draw `rows` random rows (uniform, with replacement), and return those of this rank in the order of their
         slots.
         """
-        options = self.ctx.options
+        options = self.options
         if not self.seen:
             raise RolemeshError(
                 "the replay buffer is empty, so there is nothing to sample",
@@ -96,7 +97,7 @@ class ReplayBuffer(Workload):
 
     def snapshot(self) -> State:
         """Return the slots of this rank as shards of the whole buffer. Another number of ranks can then restore it."""
-        capacity = self.ctx.options.capacity
+        capacity = self.options.capacity
         shards = {
             name: Shard(kept, (capacity, *kept.shape[1:]), (self.first, *(0 for _ in kept.shape[1:])))
             for name, kept in self.kept.items()
@@ -111,9 +112,9 @@ class ReplayBuffer(Workload):
 
     def _slots(self, rows: int) -> NDArray[np.int64]:
         """Return the slot of each of the next `rows` rows, or a slot beyond the last for a row that is not kept."""
-        capacity = self.ctx.options.capacity
+        capacity = self.options.capacity
         numbers = np.arange(self.seen, self.seen + rows)
-        if self.ctx.options.keep == "newest":
+        if self.options.keep == "newest":
             return numbers % capacity
         drawn = self.ctx.rng(self.ctx.role, "keep", self.seen).integers(0, numbers + 1)
         return np.where(numbers < capacity, numbers, drawn)

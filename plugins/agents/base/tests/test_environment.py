@@ -27,10 +27,9 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rank(cls: type[Sums] = Sums, **sums: Any) -> EnvironmentWorkload:
-    made = EnvironmentWorkload()
+    made = EnvironmentWorkload(EnvironmentWorkload.Options(environment="sums"))
     plugins = {("environments", "sums"): lambda: cls(SumOptions(**sums))}
-    options = EnvironmentWorkload.Options(environment="sums")
-    made.setup(RankContext(options=options, plugins=plugins))
+    made.setup(RankContext(plugins=plugins))
     return made
 
 

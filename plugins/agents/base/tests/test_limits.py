@@ -23,7 +23,7 @@ def talk_with(turn_s: float, limits: ConversationLimits) -> tuple[Talk, RemoteEp
         one = np.zeros(1)
         return SampledTurn(np.array([65], np.int32), one, one.astype(np.int64), "length", turn_s)
 
-    episode = RemoteEpisode(RankContext(options=None), "environment", Task(0, None), 0)
+    episode = RemoteEpisode(RankContext(), "environment", Task(0, None), 0)
     start = Start([{"role": "user", "content": "begin"}])
     return Talk(0, 0, start, episode, ByteTemplate(), sampler, limits, {}), episode
 

@@ -166,7 +166,7 @@ def held(scripted, tmp_path):
         async def main():
             talk = scripted(model, start)
             harness = ProcessHarness(ProcessHarness.Options.model_validate(options))
-            ctx = RankContext(options=None, base=PROGRAMS, tmp_dir=tmp_path, plugins=plugins or {})
+            ctx = RankContext(base=PROGRAMS, tmp_dir=tmp_path, plugins=plugins or {})
             try:
                 harness.check_machine(ctx)
                 await harness.setup(ctx)

@@ -47,7 +47,7 @@ TEXTS = ("It is ünïcode 5.", "Nothing to add;  two  spaces", "Good bye.")
 
 def talk_of(template: Template, sampler: Sampler, seed: int = 17, **limits: int) -> Talk:
     """A conversation whose turns `sampler` samples."""
-    episode = RemoteEpisode(RankContext(options=None), "environment", Task(0, None), 0)
+    episode = RemoteEpisode(RankContext(), "environment", Task(0, None), 0)
     bounds = ConversationLimits(**{"turns": TURNS, "tokens": 100_000, **limits})
     return Talk(0, seed, START, episode, template, sampler, bounds, {"temperature": 1.0})
 

@@ -94,7 +94,7 @@ async def asked(name: str, place: Any, todo: list[tuple[Case, str]]) -> list[dic
             return SampledTurn(np.array(ids, np.int32), np.zeros(len(ids), np.float32), np.zeros(len(ids)), finish)
 
         start = Start([{"role": "user", "content": "begin"}])
-        episode = RemoteEpisode(RankContext(options=None), "environment", Task(0, None), 0)
+        episode = RemoteEpisode(RankContext(), "environment", Task(0, None), 0)
         talk = Talk(0, 17, start, episode, template, sampler, ConversationLimits(tokens=100_000), {})
         door = server.open(start)
         dialogue = Dialogue(talk, door.desk, ("max_tokens", "stop"), False)

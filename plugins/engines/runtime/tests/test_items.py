@@ -11,7 +11,6 @@ import pytest
 
 from rolemesh.api.batch import Batch, Ragged
 from rolemesh.api.partition import Balanced, Broadcast, Split
-from rolemesh.api.plugin import NoOptions
 from rolemesh.api.service import CallError
 from rolemesh.api.workload import RankContext, operator_spec
 from rolemesh.errors import PluginError, RolemeshError
@@ -28,8 +27,8 @@ VALUES = [
 ]
 
 
-def items_of(how: Balanced) -> tuple[RankContext[NoOptions], Items]:
-    ctx = RankContext(options=NoOptions(), role="work", rank=1)
+def items_of(how: Balanced) -> tuple[RankContext, Items]:
+    ctx = RankContext(role="work", rank=1)
     ctx.step = 4
     return ctx, Items(ctx, "rows", how)
 

@@ -42,8 +42,8 @@ class Slow(Source):
 
 def workload(source: Source, wait_s: float | None = None, **place: int) -> SourceWorkload:
     options = SourceOptions(source="slow", rows=5, wait_s=wait_s)
-    made = SourceWorkload()
-    made.setup(RankContext(options=options, plugins={("sources", "slow"): lambda: source}, **place))
+    made = SourceWorkload(options)
+    made.setup(RankContext(plugins={("sources", "slow"): lambda: source}, **place))
     return made
 
 

@@ -37,12 +37,11 @@ def rows(number: int = 4) -> Batch:
     )
 
 
-def started(monkeypatch: pytest.MonkeyPatch, model: Any, **options: Any) -> tuple[Any, RankContext[Any], list[str]]:
+def started(monkeypatch: pytest.MonkeyPatch, model: Any, **options: Any) -> tuple[Any, RankContext, list[str]]:
     said: list[str] = []
     monkeypatch.setattr(RankContext, "warn", lambda _, text: said.append(text))
-    workload = FSDPWorkload()
     given = {"model": str(model), "loss": f"{LOSSES}grpo", "lr": 0.01, **options}
-    context = RankContext(options=FSDPOptions.model_validate(given), seed=7)
+    workload, context = FSDPWorkload(FSDPOptions.model_validate(given)), RankContext(seed=7)
     workload.setup(context)
     return workload, context, said
 

@@ -16,8 +16,8 @@ from rolemesh_fsdp import FSDPOptions, FSDPWorkload
 def trainer(model, tmp_path, loss, **options):
     (tmp_path / "flow.py").write_text(loss)
     given = {"model": str(model), "loss": "flow.py:loss", **options}
-    workload = FSDPWorkload()
-    workload.setup(RankContext(options=FSDPOptions.model_validate(given, context={"base": str(tmp_path)})))
+    workload = FSDPWorkload(FSDPOptions.model_validate(given, context={"base": str(tmp_path)}))
+    workload.setup(RankContext())
     return workload
 
 
@@ -49,8 +49,8 @@ def test_a_loss_that_is_not_finite_stops_the_job_before_the_update(tiny_model, t
 
 def test_warm_up_clip_and_learning_rate_are_reported(tiny_model, texts):
     options = FSDPOptions(model=str(tiny_model), lr=0.1, warmup_steps=4, clip_norm=None)
-    workload, rates = FSDPWorkload(), []
-    context = RankContext(options=options)
+    workload, rates = FSDPWorkload(options), []
+    context = RankContext()
     workload.setup(context)
     for step in range(6):
         context.port.means.clear()
@@ -61,7 +61,7 @@ def test_warm_up_clip_and_learning_rate_are_reported(tiny_model, texts):
 
 def test_updates_that_teach_nothing_are_told_once_and_fail_a_job_that_learns_nothing(tiny_model, texts):
     def started(**options):
-        workload, context = FSDPWorkload(), RankContext(options=FSDPOptions(model=str(tiny_model), **options))
+        workload, context = FSDPWorkload(FSDPOptions(model=str(tiny_model), **options)), RankContext()
         workload.setup(context)
         return workload, context
 
@@ -86,7 +86,7 @@ def test_updates_that_teach_nothing_are_told_once_and_fail_a_job_that_learns_not
 
 def test_a_learning_rate_of_zero_is_told(tiny_model, texts):
     options = FSDPOptions(model=str(tiny_model), schedule="linear", schedule_updates=1)
-    workload, context = FSDPWorkload(), RankContext(options=options)
+    workload, context = FSDPWorkload(options), RankContext()
     workload.setup(context)
     for step in range(3):
         workload.train(texts(step))

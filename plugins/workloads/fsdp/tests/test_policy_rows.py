@@ -17,11 +17,9 @@ from rolemesh_fsdp import FSDPOptions, FSDPWorkload
 GRPO = "rolemesh_training.losses:grpo"
 
 
-def started(model: Any, **options: Any) -> tuple[FSDPWorkload, RankContext[Any]]:
-    workload = FSDPWorkload()
-    context = RankContext(
-        options=FSDPOptions.model_validate({"model": str(model), "loss": GRPO, "lr": 0.05, **options})
-    )
+def started(model: Any, **options: Any) -> tuple[FSDPWorkload, RankContext]:
+    workload = FSDPWorkload(FSDPOptions.model_validate({"model": str(model), "loss": GRPO, "lr": 0.05, **options}))
+    context = RankContext()
     workload.setup(context)
     return workload, context
 
@@ -47,7 +45,7 @@ def test_every_update_of_a_batch_compares_with_the_policy_before_the_first(tiny_
 def test_rows_that_are_too_long_are_left_out_of_the_update_counted_and_said_once(tiny_model: Any, texts: Any) -> None:
     rows = texts(0)
 
-    def trained(batch: Batch, **options: Any) -> tuple[dict[str, Any], RankContext[Any]]:
+    def trained(batch: Batch, **options: Any) -> tuple[dict[str, Any], RankContext]:
         workload, context = started(tiny_model, loss="rolemesh_training.losses:causal_lm", **options)
         workload.train(batch)
         workload.train(rows[:1])

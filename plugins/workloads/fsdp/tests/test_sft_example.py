@@ -25,10 +25,8 @@ def job():
 def batches(job):
     """Return the batches that the data role gives the trainer in each step, through the `function` workload."""
     given = job["roles"]["data"]["options"]
-    context = RankContext(
-        options=FunctionOptions.model_validate(given, context={"base": str(EXAMPLE)}), seed=job["seed"]
-    )
-    role = FunctionWorkload()
+    context = RankContext(seed=job["seed"])
+    role = FunctionWorkload(FunctionOptions.model_validate(given, context={"base": str(EXAMPLE)}))
     role.setup(context)
     found = []
     for context.step in range(job["steps"]):

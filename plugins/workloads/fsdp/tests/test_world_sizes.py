@@ -72,8 +72,8 @@ def merged_moments(states: list[Any]) -> dict[str, np.ndarray]:
 def test_a_snapshot_of_another_model_is_refused(group, tiny_model, texts, persisted, tmp_path):
     origin, _ = persisted(2)
     (state, _) = disk.states(origin, "trainer")
-    workload = FSDPWorkload()
-    workload.setup(trainer_group.RankContext(options=FSDPOptions(**options(tiny_model))))
+    workload = FSDPWorkload(FSDPOptions(**options(tiny_model)))
+    workload.setup(trainer_group.RankContext())
     with pytest.raises(ValueError, match="at another world size"):
         workload.restore(state)
     state["model"].pop("model.norm.weight")

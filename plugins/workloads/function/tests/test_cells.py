@@ -48,7 +48,7 @@ class Maker(Base):
     @operator(returns=Broadcast())
     def make(self):
         self.made += 1
-        return [Made(tripled(self.made) * self.ctx.options.scale)]
+        return [Made(tripled(self.made) * self.options.scale)]
 
     def snapshot(self):
         return {"made": self.made}

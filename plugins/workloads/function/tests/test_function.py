@@ -83,8 +83,8 @@ def options(tmp_path: Path) -> Any:
 
 
 def running(options: FunctionOptions, rank: int = 0) -> FunctionWorkload:
-    workload = FunctionWorkload()
-    workload.setup(RankContext(options=options, rank=rank))
+    workload = FunctionWorkload(options)
+    workload.setup(RankContext(rank=rank))
     return workload
 
 

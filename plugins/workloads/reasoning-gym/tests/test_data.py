@@ -18,9 +18,9 @@ TASK = {"task": "word_sequence_reversal", "config": {"min_words": 2, "max_words"
 
 
 def data(*, rank: int = 0, world_size: int = 1, seed: int = 0, steps: int = 4, **options: Any) -> ReasoningGymData:
-    workload = ReasoningGymData()
     given = TASK | {"eval_size": 6, "prompts_per_step": 5} | options
-    ctx = RankContext(options=DataOptions(**given), rank=rank, world_size=world_size, seed=seed, steps=steps)
+    workload = ReasoningGymData(DataOptions(**given))
+    ctx = RankContext(rank=rank, world_size=world_size, seed=seed, steps=steps)
     workload.setup(ctx)
     return workload
 

@@ -17,8 +17,8 @@ from rolemesh_reasoning_gym.tasks import make_dataset, verified
 
 
 def reward(rank: int = 0, **options: Any) -> ReasoningGymReward:
-    workload = ReasoningGymReward()
-    workload.setup(RankContext(options=RewardOptions(**options), rank=rank))
+    workload = ReasoningGymReward(RewardOptions(**options))
+    workload.setup(RankContext(rank=rank))
     return workload
 
 

@@ -28,9 +28,9 @@ def written(folder: Path, rows: list[Any] = ROWS, name: str = "q.jsonl") -> Path
 
 
 def data(path: Path, *, rank: int = 0, world_size: int = 1, seed: int = 0, **options: Any) -> Questions:
-    workload = Questions()
     given = QuestionsOptions(**{"data": str(path), "prompts_per_step": 4, **options})
-    workload.setup(RankContext(options=given, rank=rank, world_size=world_size, seed=seed))
+    workload = Questions(given)
+    workload.setup(RankContext(rank=rank, world_size=world_size, seed=seed))
     return workload
 
 

@@ -68,9 +68,9 @@ def role(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             {"use": f"{name}:{each}"} if isinstance(each, str) else {**each, "use": f"{name}:{each['use']}"}
             for each in functions
         ]
-        workload = Reward()
         read = RewardOptions.model_validate({"functions": given, **options}, context={"base": str(tmp_path)})
-        workload.setup(RankContext(options=read))
+        workload = Reward(read)
+        workload.setup(RankContext())
         made.append(workload)
         return workload
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -14,8 +12,8 @@ from rolemesh_torch import Graphs
 
 
 @pytest.fixture
-def ctx() -> RankContext[Any]:
-    found: RankContext[Any] = RankContext(options=None, role="vision")
+def ctx() -> RankContext:
+    found: RankContext = RankContext(role="vision")
     found.step = 7
     return found
 
@@ -25,7 +23,7 @@ def layer(seed: int) -> torch.nn.Linear:
     return torch.nn.Linear(4, 4)
 
 
-def test_gradients_over_an_edge_are_those_of_one_graph(ctx: RankContext[Any]) -> None:
+def test_gradients_over_an_edge_are_those_of_one_graph(ctx: RankContext) -> None:
     front, back, x = layer(0), layer(1), torch.randn(6, 4)
     back(front(x).tanh()).square().sum().backward()
     wanted = [p.grad for p in (*front.parameters(), *back.parameters())]
@@ -42,7 +40,7 @@ def test_gradients_over_an_edge_are_those_of_one_graph(ctx: RankContext[Any]) ->
     assert (first.finish(), second.finish()) == (3, 3)
 
 
-def test_a_received_tensor_stays_when_its_memory_is_used_again(ctx: RankContext[Any]) -> None:
+def test_a_received_tensor_stays_when_its_memory_is_used_again(ctx: RankContext) -> None:
     graphs, model = Graphs(ctx), torch.nn.Embedding(5, 2)
     ids, activations, rows = np.arange(3), torch.ones(3, 2), Ragged.from_rows([[1, 2], [3]])
     got = graphs.receive(Batch({"ids": ids, "x": activations}))
@@ -56,7 +54,7 @@ def test_a_received_tensor_stays_when_its_memory_is_used_again(ctx: RankContext[
     assert (kept["rows"], kept["text"]) == (Ragged.from_rows([[1, 2], [3]]), ["a", "b"])
 
 
-def test_tensors_get_gradients_and_arrays_are_data(ctx: RankContext[Any]) -> None:
+def test_tensors_get_gradients_and_arrays_are_data(ctx: RankContext) -> None:
     graphs, values = Graphs(ctx), {"x": torch.ones(2), "unused": torch.ones(3), "n": torch.arange(2)}
     got = graphs.receive({**values, "mask": np.float32([1, 0])})
     assert [name for name, tensor in got.items() if tensor.requires_grad] == ["x", "unused"]
@@ -65,7 +63,7 @@ def test_tensors_get_gradients_and_arrays_are_data(ctx: RankContext[Any]) -> Non
     assert {name: tensor.tolist() for name, tensor in found.items()} == {"x": [1, 0], "unused": [0, 0, 0]}
 
 
-def test_without_gradients_nothing_is_kept(ctx: RankContext[Any]) -> None:
+def test_without_gradients_nothing_is_kept(ctx: RankContext) -> None:
     graphs, frozen = Graphs(ctx), layer(0).requires_grad_(False)
     with torch.no_grad():
         graphs.send(graphs.receive(torch.ones(2, 4)))
@@ -73,7 +71,7 @@ def test_without_gradients_nothing_is_kept(ctx: RankContext[Any]) -> None:
     assert graphs.finish() == 0
 
 
-def test_how_many_were_open_at_once_is_counted_for_each_step(ctx: RankContext[Any]) -> None:
+def test_how_many_were_open_at_once_is_counted_for_each_step(ctx: RankContext) -> None:
     graphs, model = Graphs(ctx), layer(0)
     for micros in ((0, 1), (2,)):
         for micro in micros:
@@ -83,7 +81,7 @@ def test_how_many_were_open_at_once_is_counted_for_each_step(ctx: RankContext[An
     assert (graphs.finish(), graphs.finish()) == (2, 0)
 
 
-def test_a_graph_that_is_left_of_a_step_is_an_error(ctx: RankContext[Any]) -> None:
+def test_a_graph_that_is_left_of_a_step_is_an_error(ctx: RankContext) -> None:
     graphs, model = Graphs(ctx), layer(0)
     graphs.send(model(torch.ones(1, 4)), 3)
     with pytest.raises(RuntimeError, match=r"role vision: micro-batches \[3\] of step 7 got no gradients"):
@@ -93,7 +91,7 @@ def test_a_graph_that_is_left_of_a_step_is_an_error(ctx: RankContext[Any]) -> No
         graphs.backward(torch.ones(1, 4), 3)
 
 
-def test_a_gradient_that_does_not_fit_is_named(ctx: RankContext[Any]) -> None:
+def test_a_gradient_that_does_not_fit_is_named(ctx: RankContext) -> None:
     graphs, model = Graphs(ctx), layer(0)
     with pytest.raises(RuntimeError, match="role vision, step 7: micro-batch 0 has no graph"):
         graphs.backward(torch.ones(1, 4))

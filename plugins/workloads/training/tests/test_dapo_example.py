@@ -22,8 +22,8 @@ def pool() -> Any:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    role = module.Pool()
-    role.setup(RankContext(options=module.PoolOptions(groups=3)))
+    role = module.Pool(module.PoolOptions(groups=3))
+    role.setup(RankContext())
     return role
 
 

@@ -135,8 +135,8 @@ def on_rank(
     A rank that leaves earlier cuts gloo's connections of the ranks that are still joining.
     """
     parsed = cls.Options.model_validate(options)
-    context = RankContext(options=parsed, rank=rank, world_size=world_size, rendezvous=meeting, seed=7)
-    workload = cls()
+    context = RankContext(rank=rank, world_size=world_size, rendezvous=meeting, seed=7)
+    workload = cls(parsed)
     with profile(profile_memory=True) if scenario is growth else nullcontext() as allocated:
         workload.setup(context)
     workload.allocated = allocated  # type: ignore[attr-defined]
@@ -147,7 +147,7 @@ def on_rank(
         workload.teardown()
 
 
-def growth(workload: TrainerWorkload, ctx: RankContext[Any]) -> int:
+def growth(workload: TrainerWorkload, ctx: RankContext) -> int:
     """Return the most bytes of tensors that `setup` held at once."""
     events = workload.allocated.profiler.kineto_results.events()  # type: ignore[attr-defined]
     found = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
@@ -207,7 +207,7 @@ def assert_no_rows_change_nothing(group: Any, given: dict[str, Any], batches: li
         assert one["state"]["updates"] == 2
 
 
-def gathered(workload: TrainerWorkload, ctx: RankContext[Any], lengths: list[int]) -> list[int]:
+def gathered(workload: TrainerWorkload, ctx: RankContext, lengths: list[int]) -> list[int]:
     """Gather a text of each rank, of these lengths; return the lengths. Each text has its rank's letter."""
     found = workload.engine.group.gather({"text": chr(97 + ctx.rank) * lengths[ctx.rank]})
     assert [set(each["text"]) <= {chr(97 + rank)} for rank, each in enumerate(found)] == [True] * ctx.world_size
@@ -215,7 +215,7 @@ def gathered(workload: TrainerWorkload, ctx: RankContext[Any], lengths: list[int
 
 
 def train_with_pauses(
-    workload: TrainerWorkload, ctx: RankContext[Any], batches: list[Batch], shares: list[int]
+    workload: TrainerWorkload, ctx: RankContext, batches: list[Batch], shares: list[int]
 ) -> dict[str, Any]:
     """As `train`, but between any two things all parameters and moments are without memory for a while."""
     parking = workload.engine.parking
@@ -250,7 +250,7 @@ def assembled(results: list[dict[str, Any]]) -> dict[str, np.ndarray]:
 
 
 def train_and_return_to(
-    workload: TrainerWorkload, ctx: RankContext[Any], batches: list[Batch], shares: list[int], at: int
+    workload: TrainerWorkload, ctx: RankContext, batches: list[Batch], shares: list[int], at: int
 ) -> dict[str, Any]:
     """Train on all batches, having kept the snapshot taken before batch `at`."""
     first = train(workload, ctx, batches[:at], shares)["state"]
@@ -258,19 +258,19 @@ def train_and_return_to(
 
 
 def continue_from(
-    workload: TrainerWorkload, ctx: RankContext[Any], states: list[Any], batches: list[Batch], shares: list[int]
+    workload: TrainerWorkload, ctx: RankContext, states: list[Any], batches: list[Batch], shares: list[int]
 ) -> dict[str, Any]:
     """Restore this rank's snapshot in the new process, then train."""
     workload.restore(as_tensors(states[ctx.rank]))
     return train(workload, ctx, batches, shares)
 
 
-def logprobs(workload: TrainerWorkload, ctx: RankContext[Any], batch: Batch, shares: list[int]) -> Ragged:
+def logprobs(workload: TrainerWorkload, ctx: RankContext, batch: Batch, shares: list[int]) -> Ragged:
     return workload.logprobs(share(batch, shares, ctx.rank))["ref_logprobs"]
 
 
 def logprobs_after(
-    workload: TrainerWorkload, ctx: RankContext[Any], batches: list[Batch], batch: Batch, shares: list[int]
+    workload: TrainerWorkload, ctx: RankContext, batches: list[Batch], batch: Batch, shares: list[int]
 ) -> Ragged:
     """`logprobs` before, between and after updates: what a forward pass gathers must not outlive an update."""
     for step in batches:
@@ -279,26 +279,24 @@ def logprobs_after(
     return logprobs(workload, ctx, batch, shares)
 
 
-def state_of(workload: TrainerWorkload, ctx: RankContext[Any]) -> Any:
+def state_of(workload: TrainerWorkload, ctx: RankContext) -> Any:
     """A snapshot, right after setup."""
     return copied(workload.snapshot())
 
 
-def losses(workload: TrainerWorkload, ctx: RankContext[Any], batches: list[Batch], shares: list[int]) -> list[float]:
+def losses(workload: TrainerWorkload, ctx: RankContext, batches: list[Batch], shares: list[int]) -> list[float]:
     """The loss of each step."""
     return [train(workload, ctx, [batch], shares)["metrics"]["loss"] for batch in batches]
 
 
-def persist(workload: TrainerWorkload, ctx: RankContext[Any], batches: list[Batch], shares: list[int], shm: str) -> Any:
+def persist(workload: TrainerWorkload, ctx: RankContext, batches: list[Batch], shares: list[int], shm: str) -> Any:
     """Train, then leave a snapshot in shared memory; the weights."""
     result = train(workload, ctx, batches, shares)
     MemorySnapshots(shm, "trainer", ctx.rank).write(0, workload.snapshot(), log=0, persist=True)
     return result
 
 
-def resume(
-    workload: TrainerWorkload, ctx: RankContext[Any], origin: str, batches: list[Batch], shares: list[int]
-) -> Any:
+def resume(workload: TrainerWorkload, ctx: RankContext, origin: str, batches: list[Batch], shares: list[int]) -> Any:
     """Load a persisted snapshot at this world size; the weights at once, and those after training on."""
     workload.restore(disk.load(origin, "trainer", ctx.rank, ctx.world_size, workload.snapshot).state)
     return [train(workload, ctx, [], shares), train(workload, ctx, batches, shares)]

@@ -118,15 +118,6 @@ def make_prompts(rows: int, first: int = 0) -> Batch:
     )
 
 
-@pytest.fixture(scope="session")
-def make_context(tiny_model: Path) -> Callable[..., RankContext[Any]]:
-    def make(**changes: Any) -> RankContext[Any]:
-        options = {"model": str(tiny_model), "samples": 3, "max_tokens": 8, "engine": {"max_model_len": 128}}
-        return RankContext(options=VLLMWorkload.Options(**(options | changes)), seed=7)
-
-    return make
-
-
 def greedy_tokens(model: Any, prompt: NDArray[np.int32], tokens: int) -> list[int]:
     """Return the greedy completion of the Hugging Face model."""
     import torch
@@ -158,13 +149,14 @@ def adapters() -> Callable[..., dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
-def rollout(make_context: Callable[..., RankContext[Any]]) -> Iterator[VLLMWorkload]:
+def rollout(tiny_model: Path) -> Iterator[VLLMWorkload]:
     """A workload with a living engine; tests may load other weights and change the step."""
     import torch
 
     set_num_threads = torch.set_num_threads  # vllm's worker replaces it for the whole process
-    workload = VLLMWorkload()
-    workload.setup(make_context())
+    options = {"model": str(tiny_model), "samples": 3, "max_tokens": 8, "engine": {"max_model_len": 128}}
+    workload = VLLMWorkload(VLLMWorkload.Options(**options))
+    workload.setup(RankContext(seed=7))
     yield workload
     workload.teardown()
     torch.set_num_threads = set_num_threads

@@ -17,8 +17,8 @@ def main() -> None:
     with Client(sys.argv[1]) as connection:
         name, options, seed = connection.recv()
         cls = getattr(rolemesh_vllm, name)
-        workload = cls()
-        workload.setup(RankContext(options=cls.Options(**options), seed=seed))
+        workload = cls(cls.Options(**options))
+        workload.setup(RankContext(seed=seed))
         connection.send((None, sorted(os.sched_getaffinity(0))))
         while True:
             try:

@@ -92,7 +92,7 @@ def too_long(rollout: VLLMWorkload, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Choose another `too_long` for the test, and forget earlier warnings."""
 
     def choose(how: str) -> None:
-        monkeypatch.setattr(rollout.ctx.options, "too_long", how)
+        monkeypatch.setattr(rollout.options, "too_long", how)
         monkeypatch.setattr(rollout, "_said", set())
 
     return choose
@@ -141,7 +141,7 @@ def test_rows_say_how_they_were_sampled(rollout: VLLMWorkload, prompts: Any, mon
     assert rollout.generate(prompts(1))["sampling"] == [{"temperature": 1.0}] * 3
     changed = {"temperature": 0.5, "top_p": 0.9, "top_k": 5, "repetition_penalty": 1.5, "min_tokens": 2}
     for name, value in {**changed, "logit_bias": {7: 3.0}}.items():
-        monkeypatch.setattr(rollout.ctx.options, name, value)
+        monkeypatch.setattr(rollout.options, name, value)
     assert rollout.generate(prompts(1))["sampling"] == [{**changed, "logit_bias": {7: 3.0}}] * 3
     greedy = {"temperature": 0.0, "repetition_penalty": 1.5, "min_tokens": 2, "logit_bias": {7: 3.0}}
     assert rollout.evaluate(prompts(1))["sampling"] == [greedy]

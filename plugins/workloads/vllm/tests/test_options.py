@@ -94,7 +94,7 @@ def test_a_rank_with_fewer_gpus_than_parts_says_how_many_to_ask_for(
     with pytest.raises(
         OptionsError, match=r"needs as many GPUs, and the rank has 1[\s\S]*roles.gen.resources.gpu to 2"
     ):
-        VLLMWorkload().setup(RankContext(options=options, role="gen", gpus=[0]))
+        VLLMWorkload(options).setup(RankContext(role="gen", gpus=[0]))
 
 
 @pytest.mark.parametrize("chosen", [False, True])

@@ -24,8 +24,8 @@ print("threads", threading.active_count(), len(os.listdir("/proc/self/task")), f
 pid = os.fork()
 if pid == 0:
     options = VLLMWorkload.Options(model=sys.argv[1], max_tokens=4, engine={"max_model_len": 64})
-    workload = VLLMWorkload()
-    workload.setup(RankContext(options=options))
+    workload = VLLMWorkload(options)
+    workload.setup(RankContext())
     prompts = Batch({"prompt_ids": Ragged.from_rows([[5, 6, 7]], dtype=np.int32), "index": np.zeros(1, np.int64)})
     print("rows", workload.generate(prompts).rows, flush=True)
     workload.teardown()

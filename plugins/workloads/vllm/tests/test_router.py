@@ -75,7 +75,7 @@ def make() -> Iterator[Callable[..., Running]]:
         from router import Router
 
         def make(**arguments: Any) -> Running:
-            made.append(Router(RankContext(options=None), port=0, **arguments))
+            made.append(Router(RankContext(), port=0, **arguments))
             port = made[-1].listening.getsockname()[1]
             running = Running(made[-1], port, f"http://127.0.0.1:{server.server_address[1]}")
             servers = Batch({"url": [running.url]})

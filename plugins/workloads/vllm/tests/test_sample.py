@@ -33,7 +33,7 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 @pytest.fixture
 def update(rollout: VLLMWorkload, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Choose how new weights meet calls in this test."""
-    return lambda how: monkeypatch.setattr(rollout.ctx.options, "update", how)
+    return lambda how: monkeypatch.setattr(rollout.options, "update", how)
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,6 @@ import zmq
 from tests.unit.engine.rank.village import Village
 
 from rolemesh.api.partition import Split
-from rolemesh.api.plugin import NoOptions
 from rolemesh.api.workload import RankContext, Workload
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh_dataplane.shm_transport import ShmTransport
@@ -55,11 +54,11 @@ class Role(Workload):
 
     def __init__(self, **operators: Callable[..., Any]) -> None:
         self.seen: list[Any] = []
-        self.ctx = RankContext(options=NoOptions())
+        self.ctx = RankContext()
         for name, function in operators.items():
             setattr(self, name, function.__get__(self))
 
-    def setup(self, ctx: RankContext[Any]) -> None:
+    def setup(self, ctx: RankContext) -> None:
         self.ctx = ctx
 
 
@@ -262,9 +261,7 @@ class Fleet:
             pipe.send(endpoint.addresses)
             peers = pipe.recv()
             size = roles[role][1]
-            ctx = RankContext(
-                options=NoOptions(), role=role, rank=rank, world_size=size, steps=steps, port=EnginePort()
-            )
+            ctx = RankContext(role=role, rank=rank, world_size=size, steps=steps, port=EnginePort())
             workload = roles[role][0]()
             workload.setup(ctx)
             status_page = StatusPage.open(self.sockets / f"status-{role}-{rank}")

@@ -20,7 +20,7 @@ def _kept() -> object:
 
 
 def drawn(role: str = "a", rank: int = 0, resume: int = -1, seed: int = 0) -> tuple[float, float]:
-    seed_generators(RankContext(options=None, role=role, rank=rank, seed=seed), resume)
+    seed_generators(RankContext(role=role, rank=rank, seed=seed), resume)
     return float(np.random.rand()), random.random()
 
 

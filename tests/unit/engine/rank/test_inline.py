@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from rolemesh.api.partition import Balanced, Broadcast, Split
-from rolemesh.api.plugin import NoOptions
 from rolemesh.api.port import LocalPort
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.api.workload import RankContext
@@ -24,7 +23,7 @@ def inline(flow_graph, roles, steps, every=1):
         for rank in range(size):
             place = {"role": name, "rank": rank, "world_size": size}
             port = ports[RankRef(name, rank)] = LocalPort()
-            contexts[RankRef(name, rank)] = RankContext(options=NoOptions(), port=port, **place)
+            contexts[RankRef(name, rank)] = RankContext(port=port, **place)
             workloads[RankRef(name, rank)] = factory()
             workloads[RankRef(name, rank)].setup(contexts[RankRef(name, rank)])
     engine = InlineSteps(

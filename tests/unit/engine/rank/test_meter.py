@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import pytest
 
-from rolemesh.api.plugin import NoOptions
 from rolemesh.api.workload import RankContext
 from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.port import EnginePort
@@ -28,7 +25,7 @@ class Log:
 
 @pytest.fixture
 def metered() -> tuple[Meter, Log]:
-    ctx: RankContext[Any] = RankContext(options=NoOptions(), role="a", rank=0, generation=0, port=EnginePort())
+    ctx: RankContext = RankContext(role="a", rank=0, generation=0, port=EnginePort())
     log = Log()
     return Meter(ctx, CUTS, lambda message: None, log), log
 

@@ -9,7 +9,7 @@ from rolemesh_durable.rank.notes import Notes
 
 def test_a_rank_takes_up_its_notes_after_the_step_from_which_it_continues_in_its_timeline(shm):
     def life(generation, resume, timeline=0):
-        ctx = RankContext(options=None)
+        ctx = RankContext()
         log = SendLog(shm, "a", 0, generation=generation, resume=resume, timeline=timeline)
         notes = Notes(ctx, log)
         notes.remember(resume)

@@ -5,7 +5,6 @@ from itertools import combinations
 import pytest
 
 from rolemesh.api.partition import Broadcast, Split
-from rolemesh.api.plugin import NoOptions
 from rolemesh.api.workload import RankContext
 from rolemesh_dataplane.shm_transport import ShmTransport
 from rolemesh_dataplane.transports import Site
@@ -29,7 +28,7 @@ def ports(fleet, flow, tmp_path):
     job = graph(*ops, edges=edges)
     site = Site("d", 0, "here", 0, "127.0.0.1", str(fleet.sockets), str(fleet.shm))
     endpoint = Endpoint(site, transports={"shm": ShmTransport(None)}, local="shm")
-    meter = Meter(RankContext(options=NoOptions(), role="d"), ((0, 1),), lambda message: None)
+    meter = Meter(RankContext(role="d"), ((0, 1),), lambda message: None)
     sizes = dict.fromkeys((*PRODUCERS, "d"), 1)
     shape = JobShape(job, sizes, 9, retention=True, unrepeated=("d",))
     effects = process_effects(endpoint, StatusPage.create(tmp_path / "d0"), meter, None)

@@ -5,7 +5,6 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from rolemesh.api.plugin import NoOptions
 from rolemesh.api.workload import RankContext
 from rolemesh_dataplane.shm_transport import ShmTransport
 from rolemesh_dataplane.transports import Site
@@ -46,7 +45,7 @@ def start(fleet, flow, tmp_path):
             old.close(0)
         site = Site(role, 0, "here", generation, "127.0.0.1", str(fleet.sockets), str(fleet.shm))
         endpoint = endpoints[role] = Endpoint(site, transports={"shm": ShmTransport(None)}, local="shm")
-        meter = Meter(RankContext(options=NoOptions(), role=role), ((0, 1),), lambda message: None)
+        meter = Meter(RankContext(role=role), ((0, 1),), lambda message: None)
         status_page = StatusPage.create(tmp_path / f"{role}{generation}")
         shape = JobShape(flow_graph, {"a": 1, "b": 1}, 9, retention=True, unrepeated=unrepeated)
         ports[role] = Ports(shape, process_effects(endpoint, status_page, meter, None), resume=resume)

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from rolemesh import Batch, RankContext, RolemeshError
 from rolemesh.api.partition import Balanced
-from rolemesh.api.plugin import NoOptions
 from rolemesh.api.port import LocalPort, RankPort
 from rolemesh.api.service import CalledBy
 from rolemesh_runtime.items import Items
@@ -58,7 +57,7 @@ class Port:
 
 def test_a_context_passes_a_workloads_requests_on() -> None:
     port: RankPort = (own := Port())
-    ctx = RankContext(options=NoOptions(), role="work", rank=1, port=port)
+    ctx = RankContext(role="work", rank=1, port=port)
     ctx.metric(loss=1.0)
     ctx.count(rows=2)
     ctx.record(text={"a": 1})
@@ -85,7 +84,7 @@ def test_a_context_passes_a_workloads_requests_on() -> None:
 
 def test_a_report_names_the_item_in_hand() -> None:
     port = Port()
-    ctx = RankContext(options=NoOptions(), port=port)
+    ctx = RankContext(port=port)
 
     def work(rows: Batch) -> Batch:
         ctx.metric(item=ctx.item)
@@ -97,7 +96,7 @@ def test_a_report_names_the_item_in_hand() -> None:
 
 
 def test_a_service_sees_its_caller_only_inside() -> None:
-    ctx = RankContext(options=NoOptions())
+    ctx = RankContext()
     by = CalledBy("agent", 0, 3, "s")
     with ctx.serving(by):
         assert ctx.called_by == by
@@ -105,7 +104,7 @@ def test_a_service_sees_its_caller_only_inside() -> None:
 
 
 def test_a_context_without_an_engine_keeps_reports_for_a_test() -> None:
-    ctx = RankContext(options=NoOptions())
+    ctx = RankContext()
     ctx.metric(loss=1)
     ctx.metric(loss=2)
     ctx.count(rows=3)
@@ -122,14 +121,14 @@ def test_a_context_without_an_engine_keeps_reports_for_a_test() -> None:
 
 def test_a_call_in_a_role_that_calls_nobody_is_an_error_with_a_remedy() -> None:
     with pytest.raises(RolemeshError, match="may call no other role") as caught:
-        RankContext(options=NoOptions()).call_and_wait("tool", "run")
+        RankContext().call_and_wait("tool", "run")
     assert caught.value.remedy == "say in the flow whom the operator calls: calls=[job.<role>]"
 
 
 def test_a_record_that_json_cannot_express_never_reaches_the_engine() -> None:
     port = Port()
     with pytest.raises(TypeError, match="record 'bad' is no JSON value"):
-        RankContext(options=NoOptions(), port=port).record(good=1, bad=object())
+        RankContext(port=port).record(good=1, bad=object())
     assert port.asked == []
 
 
@@ -144,7 +143,7 @@ class Text(str):
 @given(st.lists(TEXTS, unique=True), TEXTS)
 def test_names_and_texts_of_all_kinds_can_be_written(names: list[str], text: str) -> None:
     port = LocalPort()
-    ctx = RankContext(options=NoOptions(), port=port)
+    ctx = RankContext(port=port)
     for name in names:
         ctx.metric(**{name: 1.0})
         ctx.metric(**{Text(name): 1.0})
@@ -176,7 +175,7 @@ def test_an_exception_of_a_million_characters_is_told_without_its_middle() -> No
 
 @given(st.integers(0, 10**12), st.integers(1, 64))
 def test_the_shares_of_ranks_are_disjoint_in_order_complete_and_alike(rows: int, ranks: int) -> None:
-    shares = [RankContext(options=NoOptions(), rank=rank, world_size=ranks).mine(rows) for rank in range(ranks)]
+    shares = [RankContext(rank=rank, world_size=ranks).mine(rows) for rank in range(ranks)]
     assert [share.start for share in shares] == [0, *(share.stop for share in shares[:-1])]
     assert shares[-1].stop == rows
     assert max(map(len, shares)) - min(map(len, shares)) <= 1

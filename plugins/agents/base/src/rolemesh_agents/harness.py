@@ -123,13 +123,13 @@ class Harness(Plugin, ABC):
         Raise `rolemesh.OptionsError` with a remedy.
         """
 
-    def check_machine(self, ctx: RankContext[Any]) -> None:
+    def check_machine(self, ctx: RankContext) -> None:
         """Check that conversations are possible on this machine. Called when the rank starts, before `setup`.
 
         Raise `AgentError` with a remedy. Leave no process and no file.
         """
 
-    async def setup(self, ctx: RankContext[Any]) -> None:
+    async def setup(self, ctx: RankContext) -> None:
         """Prepare, in the event loop of the rank. Called before the first conversation of a step."""
 
     @abstractmethod

@@ -125,12 +125,12 @@ def limits_of(options: Any) -> Limits:
     )
 
 
-def parent_of_folders(ctx: RankContext[Any]) -> str | None:
+def parent_of_folders(ctx: RankContext) -> str | None:
     """Return the folder for the folders of programs; None: that of the system for temporary files."""
     return str(ctx.tmp_dir) if ctx.tmp_dir != Path() else None
 
 
-def try_client(ctx: RankContext[Any], name: str, limits: Limits, visible: Sequence[Path]) -> None:
+def try_client(ctx: RankContext, name: str, limits: Limits, visible: Sequence[Path]) -> None:
     """Run a program that does nothing in a sandbox. The rank's log says what the sandbox cannot enforce.
 
     Raises `AgentError` if the sandbox cannot run clients on this machine.

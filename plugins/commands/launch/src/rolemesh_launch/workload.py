@@ -77,6 +77,7 @@ class Script(Workload):
     """
 
     Options = ScriptOptions
+    options: ScriptOptions
     api_version = 1
     group = "collective"
     lockstep = False
@@ -101,9 +102,9 @@ class Script(Workload):
         """See `Workload.stateful`: true, because no call is replayed to a script that restarts."""
         return True
 
-    def setup(self, ctx: RankContext[ScriptOptions]) -> None:
+    def setup(self, ctx: RankContext) -> None:
         """See `Workload.setup`: the ranks meet, and the script gets torchrun's environment."""
-        options, at = ctx.options, ctx.rendezvous
+        options, at = self.options, ctx.rendezvous
         self._own_process = MARKER in os.environ
         if self._own_process:
             part_errors()

@@ -32,9 +32,9 @@ class InlineCalls:
     def __init__(
         self,
         graph: LogicalGraph,
-        ctx: RankContext[Any],
+        ctx: RankContext,
         workloads: Mapping[RankRef, Workload],
-        contexts: Mapping[RankRef, RankContext[Any]],
+        contexts: Mapping[RankRef, RankContext],
         sizes: Mapping[str, int],
         loop: asyncio.AbstractEventLoop,
     ) -> None:

@@ -127,7 +127,7 @@ class InlineRun(RunHandle):
         self._produced: dict[str, int] = {}
         self._steps: InlineSteps | None = None
         self._workloads: dict[RankRef, Workload] = {}
-        self._contexts: dict[RankRef, RankContext[Any]] = {}
+        self._contexts: dict[RankRef, RankContext] = {}
         self._ports: dict[RankRef, LocalPort] = {}
 
     def status(self) -> JobStatus | None:
@@ -214,7 +214,7 @@ class InlineRun(RunHandle):
                 os.environ.update(role_variables(selected, role.runtime_env.env_vars)[1])
                 me: dict[str, Any] = {"role": name, "rank": rank, "local_rank": rank, **sizes}
                 port = ServingPort()
-                ctx = RankContext[Any](options=selected.options, port=port, **job, **me)
+                ctx = RankContext(options=selected.options, port=port, **job, **me)
                 workload = constructed(selected.cls, selected.options)
                 workload.setup(ctx)
                 ref = RankRef(name, rank)

@@ -38,7 +38,7 @@ class InlineSteps:
         self,
         graph: LogicalGraph,
         workloads: Mapping[RankRef, Workload],
-        contexts: Mapping[RankRef, RankContext[Any]],
+        contexts: Mapping[RankRef, RankContext],
         ports: Mapping[RankRef, LocalPort],
         *,
         steps: int | None,

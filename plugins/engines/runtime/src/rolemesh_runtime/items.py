@@ -32,7 +32,7 @@ def apart(value: Any, size: int) -> tuple[int, int]:
 class Items:
     """The items of the balanced input `param` of an operator, from the view of one rank."""
 
-    def __init__(self, ctx: RankContext[Any], param: str, how: Balanced) -> None:
+    def __init__(self, ctx: RankContext, param: str, how: Balanced) -> None:
         self._ctx = ctx
         self._param = param
         self._how = how

@@ -94,7 +94,7 @@ class ServingPort(LocalPort):
             self.means, self.sums, self.records = before
 
 
-def count_here(ctx: RankContext[Any], label: str, reports: Sequence[Report]) -> None:
+def count_here(ctx: RankContext, label: str, reports: Sequence[Report]) -> None:
     """Report on `ctx` what the service `label` (``role.method``) has reported, under the service's label."""
     for kind, values in reports:
         if kind == "record":

@@ -109,7 +109,7 @@ def prepare(about: About, inputs: Mapping[str, Any], run_dir: Path, scratch: Pat
 
 
 def _by_item(
-    method: Callable[..., Any], spec: OperatorSpec, inputs: Mapping[str, Any], ctx: RankContext[Any]
+    method: Callable[..., Any], spec: OperatorSpec, inputs: Mapping[str, Any], ctx: RankContext
 ) -> Callable[[], Any] | None:
     """Return a function that runs all items, if ranks take the rows of the operator by demand; else None."""
     for param, partition in spec.inputs.items():
@@ -157,7 +157,7 @@ def _job(about: About, run_dir: Path) -> JobFile:
 
 def _context(
     job: JobFile, selection: Selection, about: About, scratch: Path, port: LocalPort, *, rank: int, size: int
-) -> RankContext[Any]:
+) -> RankContext:
     role = job.spec.roles[about.role]
     plugins = {key: partial(lambda each: each.cls(each.options), each) for key, each in selection.declared.items()}
     return RankContext(
@@ -167,7 +167,7 @@ def _context(
     )  # fmt: skip
 
 
-def _restored(workload: Workload, ctx: RankContext[Any], run_dir: Path, step: int) -> str:
+def _restored(workload: Workload, ctx: RankContext, run_dir: Path, step: int) -> str:
     """Restore the newest state before `step`, from an intact checkpoint on disk; return in words what happened."""
     if not type(workload).stateful(ctx.options):
         return "as after setup: the workload keeps none"

@@ -7,7 +7,7 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field
@@ -81,7 +81,7 @@ class MetricWatch(RankExtension):
 
     def __init__(self, rank: Rank, rules: Mapping[str, Rule]) -> None:
         ctx = rank.ctx
-        self._ctx: RankContext[Any] = ctx
+        self._ctx: RankContext = ctx
         self._rules = rules
         self._values = {name: deque[float](maxlen=rule.over) for name, rule in rules.items()}
         self._warned: dict[str, int] = {}

@@ -57,6 +57,7 @@ class SourceWorkload(Workload):
     """Reads a source, listed under ``plugins.sources``: ``next()`` returns a batch of its newest unread records."""
 
     Options = SourceOptions
+    options: SourceOptions
 
     @classmethod
     def check_flow(cls, options: SourceOptions, role: str, job: CheckedJob) -> None:
@@ -74,13 +75,13 @@ class SourceWorkload(Workload):
         if source.cls.needs:
             need("sources", source.record.name, source.cls.needs)
 
-    def setup(self, ctx: RankContext[SourceOptions]) -> None:
+    def setup(self, ctx: RankContext) -> None:
         """See `Workload.setup`."""
-        self._ctx, self._options = ctx, ctx.options
-        self._source: Source = ctx.plugins["sources", ctx.options.source]()
+        self._ctx = ctx
+        self._source: Source = ctx.plugins["sources", self.options.source]()
         self._source.open(Reader(ctx.job, ctx.role, ctx.rank, ctx.world_size, str(ctx.base)))
         self._position: dict[str, Offset] = {}
-        self._columns = list(ctx.options.columns or ())
+        self._columns = list(self.options.columns or ())
         self._read: deque[tuple[int, dict[str, Offset]]] = deque()
         self._begun, self._first, self._looks, self._lag_at = False, 0, 0, 0.0
         self._warned: set[str] = set()
@@ -105,7 +106,7 @@ class SourceWorkload(Workload):
         ctx.count(records=len(rows))
         ctx.metric(ended=float(ended))
         if ended and ctx.world_size == 1:
-            ctx.finish(f"the source {self._options.source} has ended")
+            ctx.finish(f"the source {self.options.source} has ended")
         if time.monotonic() >= self._lag_at + LAG_S:
             self._lag_at = time.monotonic()
             if (lag := self._source.lag(self._position)) is not None:
@@ -114,7 +115,7 @@ class SourceWorkload(Workload):
 
     async def _collect(self, taken: list[Any], rows: list[Mapping[str, Any]]) -> bool:
         """Add new records to `rows`, and (partition, count, offset behind them) to `taken`. True: they are the last."""
-        source, most, wait_s = self._source, self._options.rows, self._options.wait_s
+        source, most, wait_s = self._source, self.options.rows, self.options.wait_s
         position, pause_s = dict(self._position), LOOK_S[0]
         began = time.monotonic()
         since = began if self._ctx.world_size > 1 else None
@@ -161,7 +162,7 @@ class SourceWorkload(Workload):
         """Write `text` to the rank's log, once for each `kind`."""
         if kind not in self._warned:
             self._warned.add(kind)
-            self._ctx.log.warning("source %s: %s", self._options.source, text)
+            self._ctx.log.warning("source %s: %s", self.options.source, text)
 
     def _own(self, position: Mapping[str, Offset]) -> list[str]:
         """The rank's partitions. Each call begins with another one."""
@@ -191,14 +192,14 @@ class SourceWorkload(Workload):
                     elif time.monotonic() > until:
                         what = f"{left} records of partition {partition!r} at {offset!r} that were there are gone"
                         remedy = "let the source keep its records until they are in a checkpoint"
-                        raise SourceError(what, where=f"source {self._options.source}", remedy=remedy)
+                        raise SourceError(what, where=f"source {self.options.source}", remedy=remedy)
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, LOOK_S[1])
             position = _moved(position, [(partition, count, after)])
         return rows
 
     def _batch(self, rows: list[Mapping[str, Any]]) -> Batch:
-        if rows and not self._options.columns:
+        if rows and not self.options.columns:
             self._columns = list(dict.fromkeys(name for row in rows for name in row))
         return Batch({name: [row.get(name) for row in rows] for name in self._columns}, rows=len(rows))
 

@@ -85,10 +85,10 @@ class StageWorkload(DDPWorkload):
         """Return the module's result in evaluation mode, without a graph."""
         return self.engine.predict(_joined(batch, more))
 
-    def make(self, ctx: RankContext[Any]) -> StageEngine:
+    def make(self, ctx: RankContext) -> StageEngine:
         from rolemesh_ddp.stage_engine import StageEngine
 
-        return StageEngine(ctx)
+        return StageEngine(ctx, self.options)
 
 
 def _joined(batch: Batch, more: Batch | None) -> Batch:

@@ -23,8 +23,8 @@ __all__ = ["StageEngine"]
 class StageEngine(Engine):
     """Like the trainer of `ddp`, but inputs and gradients come from other roles."""
 
-    def __init__(self, ctx: RankContext[Any]) -> None:
-        super().__init__(ctx)
+    def __init__(self, ctx: RankContext, options: Any) -> None:
+        super().__init__(ctx, options)
         self.graphs = Graphs(ctx, self.device)
         self._sums: dict[str, list[float]] = {}
         self._times: list[list[Any]] = []

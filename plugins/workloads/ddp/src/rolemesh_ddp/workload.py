@@ -49,7 +49,7 @@ class DDPWorkload(TrainerWorkload):
         tensors = {name: tensor.contiguous() for name, tensor in state["model"].items()}
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
-    def make(self, ctx: RankContext[Any]) -> Engine:
+    def make(self, ctx: RankContext) -> Engine:
         from rolemesh_ddp.engine import Engine
 
-        return Engine(ctx)
+        return Engine(ctx, self.options)

@@ -34,11 +34,11 @@ class Engine(Trainer):
     """The trainer. DeepSpeed averages the gradients that each rank has summed, over the ranks; it also clips and
     updates."""
 
-    def __init__(self, ctx: RankContext[Any]) -> None:
+    def __init__(self, ctx: RankContext, options: Any) -> None:
         self.engine: Any = None
         self._updates = 0
         self._first = 0.0
-        super().__init__(ctx)
+        super().__init__(ctx, options)
 
     def needs_group(self) -> bool:
         return True
@@ -248,7 +248,7 @@ class _Model(torch.nn.Module):
             return getattr(self.__dict__["inner"], name)
 
 
-def _settle(device: torch.device, ctx: RankContext[Any]) -> None:
+def _settle(device: torch.device, ctx: RankContext) -> None:
     """Set the environment that DeepSpeed reads, for this rank."""
     os.environ["LOCAL_RANK"] = str(ctx.gpus[0] if ctx.gpus else ctx.local_rank)
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)

@@ -42,7 +42,7 @@ class DeepSpeedWorkload(TrainerWorkload):
         model = {name: tensor.reshape(shapes[name]) for name, tensor in state["model"].items()}
         super().export(options, {**state, "model": model}, folder)
 
-    def make(self, ctx: RankContext[Any]) -> Engine:
+    def make(self, ctx: RankContext) -> Engine:
         from rolemesh_deepspeed.engine import Engine
 
-        return Engine(ctx)
+        return Engine(ctx, self.options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import BaseModel
 
@@ -23,7 +23,7 @@ class FSDPWorkload(TrainerWorkload):
     Options: ClassVar[type[BaseModel]] = FSDPOptions
     preload: ClassVar[Sequence[str]] = (*TrainerWorkload.preload, "rolemesh_fsdp.engine")
 
-    def make(self, ctx: RankContext[Any]) -> Engine:
+    def make(self, ctx: RankContext) -> Engine:
         from rolemesh_fsdp.engine import Engine
 
-        return Engine(ctx)
+        return Engine(ctx, self.options)

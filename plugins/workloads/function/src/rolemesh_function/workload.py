@@ -79,6 +79,7 @@ class FunctionWorkload(Workload):
     """
 
     Options = FunctionOptions
+    options: FunctionOptions
     preload = ("rolemesh_function",)
     api_version = 1
     deterministic = True
@@ -134,9 +135,9 @@ class FunctionWorkload(Workload):
                 what = f"the class {options.target} {why}"
                 raise OptionsError(what, where="target", remedy=remedy)
 
-    def setup(self, ctx: RankContext[FunctionOptions]) -> None:
+    def setup(self, ctx: RankContext) -> None:
         """Create the instance of the class, and set its operators and other hooks as attributes."""
-        options = ctx.options
+        options = self.options
         target = _resolve(options.target)
         if not isinstance(target, type):
             setattr(self, target.__name__, functools.partial(_give_ctx(target, ctx), **options.kwargs))
@@ -214,7 +215,7 @@ def _spec(member: Callable[..., Any], fixed: set[str], options: FunctionOptions)
         raise OptionsError(f"{options.target}: {error}", where="target", remedy="change its signature") from error
 
 
-def _give_ctx(function: Callable[..., Any], ctx: RankContext[Any]) -> Callable[..., Any]:
+def _give_ctx(function: Callable[..., Any], ctx: RankContext) -> Callable[..., Any]:
     try:
         parameters = inspect.signature(function).parameters
     except ValueError:

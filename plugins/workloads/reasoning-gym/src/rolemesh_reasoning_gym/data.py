@@ -42,6 +42,7 @@ class ReasoningGymData(Workload):
     """
 
     Options = DataOptions
+    options: DataOptions
     deterministic = True
     preload: ClassVar[Sequence[str]] = ("reasoning_gym",)
     env: ClassVar[Mapping[str, str]] = ENV
@@ -51,9 +52,9 @@ class ReasoningGymData(Workload):
         """Check that the task exists and accepts the config."""
         check_task(options.task, options.config)
 
-    def setup(self, ctx: RankContext[DataOptions]) -> None:
+    def setup(self, ctx: RankContext) -> None:
         self.ctx = ctx
-        o = ctx.options
+        o = self.options
         size = o.demonstrations + o.eval_size + 2 * o.prompts_per_step * ctx.steps + _SCAN
         self.dataset = make_dataset(o.task, o.config, seed=SEED_SPACING * (ctx.seed + 1), size=size)
         self.kept_out: set[str] = set()
@@ -72,7 +73,7 @@ class ReasoningGymData(Workload):
         while len(taken) < count:
             if self.cursor >= limit:
                 raise OptionsError(
-                    f"the task {self.ctx.options.task!r} has too few different questions: "
+                    f"the task {self.options.task!r} has too few different questions: "
                     f"{len(taken)} of {count} found in {_SCAN * count} items",
                     where=f"role {self.ctx.role}",
                     remedy="make the task's config harder, or eval_size smaller",
@@ -103,7 +104,7 @@ class ReasoningGymData(Workload):
         - `index`: int64, the item's number, unique in the job.
         - `entry`: reasoning-gym's own dict, which the verifier needs.
         """
-        items = self._take(self.ctx.options.prompts_per_step, lambda entry: entry["question"] not in self.kept_out)
+        items = self._take(self.options.prompts_per_step, lambda entry: entry["question"] not in self.kept_out)
         return self._rows(items)
 
     @operator(returns=Split())
@@ -124,7 +125,7 @@ class ReasoningGymData(Workload):
         )
 
     def _messages(self, question: str) -> list[dict[str, str]]:
-        system = self.ctx.options.system
+        system = self.options.system
         head = [] if system is None else [{"role": "system", "content": system}]
         return [*head, *self.demonstrations, _user(question)]
 

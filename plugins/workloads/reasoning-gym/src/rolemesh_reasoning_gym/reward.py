@@ -45,6 +45,7 @@ class ReasoningGymReward(GroupedReward):
     """Scores completions with the task's verifier. It is stateless and works with any world size."""
 
     Options = RewardOptions
+    options: RewardOptions
     deterministic = True
     preload: ClassVar[Sequence[str]] = ("reasoning_gym",)
     env: ClassVar[Mapping[str, str]] = ENV
@@ -55,11 +56,11 @@ class ReasoningGymReward(GroupedReward):
         if options.task is not None:
             check_task(options.task, options.config)
 
-    def setup(self, ctx: RankContext[RewardOptions]) -> None:
+    def setup(self, ctx: RankContext) -> None:
         import reasoning_gym  # noqa: F401  (two seconds, better now than in the first step)
 
         self.ctx = ctx
-        self.verifiers = Verifiers([ctx.options.config], ctx.options.task)
+        self.verifiers = Verifiers([self.options.config], self.options.task)
         self.verifiers.start()
         self.told: set[Unjudged] = set()
 
@@ -76,7 +77,7 @@ class ReasoningGymReward(GroupedReward):
         `advantages` leaves the row out. `answers_unjudged` counts both.
         """
         rewards = self._scores(samples)
-        if self.ctx.options.exact:
+        if self.options.exact:
             rewards = np.where(np.isnan(rewards), rewards, rewards >= 1)
         for reward in rewards[~np.isnan(rewards)]:
             self.ctx.metric(reward=reward)
@@ -95,7 +96,7 @@ class ReasoningGymReward(GroupedReward):
             self.ctx.record(eval_answers=shown[:_SHOWN])
 
     def _scores(self, samples: Batch) -> NDArray[np.float64]:
-        options, answers = self.ctx.options, {}
+        options, answers = self.options, {}
         for row, (text, entry) in enumerate(zip(samples["text"], samples["entry"], strict=True)):
             if (found := extracted(text, options.extract)) is not None:
                 task = options.task or entry["metadata"]["source_dataset"]

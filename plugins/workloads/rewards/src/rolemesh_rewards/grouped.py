@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import BaseModel, Field
@@ -29,7 +29,7 @@ class GroupedOptions(BaseModel, extra="forbid"):
 class GroupedReward(Workload):
     """A reward role. A subclass adds the operators that score rows."""
 
-    ctx: RankContext[Any]
+    ctx: RankContext
     warned = False
     """Whether it has warned of a reward that is left out."""
 
@@ -51,7 +51,7 @@ class GroupedReward(Workload):
             self.warned = True
         if samples.rows:
             self.ctx.metric(informative_groups=informative(rewards, groups))
-        kind: AdvantageKind = "group" if self.ctx.options.scale_rewards == "group" else "centered"
+        kind: AdvantageKind = "group" if self.options.scale_rewards == "group" else "centered"
         return samples | {"advantage": group(rewards, groups, kind)}
 
 

@@ -56,6 +56,7 @@ class Questions(Workload):
     """
 
     Options = QuestionsOptions
+    options: QuestionsOptions
     deterministic = True
 
     @classmethod
@@ -64,9 +65,9 @@ class Questions(Workload):
         for row in read_rows(Path(job.base, options.data), options.split, most=1):
             _prompt(row, 1, options)
 
-    def setup(self, ctx: RankContext[QuestionsOptions]) -> None:
+    def setup(self, ctx: RankContext) -> None:
         """Read the file. Raises `OptionsError` for the first row without a prompt."""
-        self.ctx, options = ctx, ctx.options
+        self.ctx, options = ctx, self.options
         self.rows = read_rows(Path(ctx.base, options.data), options.split)
         self.chats = [_prompt(row, number, options) for number, row in enumerate(self.rows, 1)]
         self.digest = hashlib.sha256(msgspec.json.encode(self.rows, enc_hook=str, order="deterministic")).hexdigest()[
@@ -82,7 +83,7 @@ class Questions(Workload):
 
     def _parted(self) -> tuple[list[int], list[int]]:
         """Return the numbers of the held-out questions, and of those for training."""
-        options, size = self.ctx.options, len(self.rows)
+        options, size = self.options, len(self.rows)
         if not size:
             raise OptionsError(f"{options.data} has no rows", where="data", remedy="name a file with questions")
         count = round(options.held_out * size) if options.held_out < 1 else int(options.held_out)
@@ -105,7 +106,7 @@ class Questions(Workload):
         - `index`: int64, the number of the question in the order of the job, unique in it.
         - `row`: the file's own row, a dict. Reward functions get its columns.
         """
-        options = self.ctx.options
+        options = self.options
         numbers = range(self.asked, self.asked + options.prompts_per_step)
         self.asked = numbers.stop
         epochs = self.asked / len(self.train)
@@ -127,14 +128,14 @@ class Questions(Workload):
         epoch, place = divmod(number, len(self.train))
         if self.order[0] != epoch:
             rng = np.random.default_rng([self.ctx.seed, len(self.rows), epoch])
-            self.order = epoch, rng.permutation(self.train).tolist() if self.ctx.options.shuffle else self.train
+            self.order = epoch, rng.permutation(self.train).tolist() if self.options.shuffle else self.train
         return self.order[1][place]
 
     def _batch(self, asked: Sequence[tuple[int, int]]) -> Batch:
         mine = [asked[row] for row in self.ctx.mine(len(asked))]
         chats = [self.chats[row] for _, row in mine]
         prompts: dict[str, Any] = {"messages": chats}
-        if not self.ctx.options.chat:
+        if not self.options.chat:
             prompts = {"prompt": ["\n".join(str(each["content"]) for each in chat) for chat in chats]}
         return Batch(
             {

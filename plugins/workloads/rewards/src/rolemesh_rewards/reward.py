@@ -77,11 +77,12 @@ class Reward(GroupedReward):
     """Scores answers with the user's functions. It is stateless and works with any world size."""
 
     Options = RewardOptions
+    options: RewardOptions
     deterministic = True
 
-    def setup(self, ctx: RankContext[RewardOptions]) -> None:
+    def setup(self, ctx: RankContext) -> None:
         """Import the functions, and start a worker for each."""
-        self.ctx, options = ctx, ctx.options
+        self.ctx, options = ctx, self.options
         limits = JudgeLimits(options.timeout_s, options.memory_mb)
         self.functions = [
             RewardFunction(_name(each), _resolved(each.use), limits, sealed=options.sealed)

@@ -47,7 +47,7 @@ class Graphs:
     gradients would come to a rank that may have started again in between.
     """
 
-    def __init__(self, ctx: RankContext[Any], device: torch.device | str = "cpu") -> None:
+    def __init__(self, ctx: RankContext, device: torch.device | str = "cpu") -> None:
         """`ctx` says the step; tensors are moved to `device` when they are received, and back to the CPU when sent."""
         self._ctx, self._device = ctx, torch.device(device)
         self._open: dict[int, _Graph] = {}

@@ -17,7 +17,7 @@ from rolemesh.errors import RolemeshError
 __all__ = ["join"]
 
 
-def join(ctx: RankContext[Any], *, backend: str | None = None, timeout_s: float = 1800.0) -> None:
+def join(ctx: RankContext, *, backend: str | None = None, timeout_s: float = 1800.0) -> None:
     """Make the ranks of the role the default group of `torch.distributed`. A role of one rank is a group of one.
 
     `backend` is gloo, with NCCL for CUDA tensors if the rank has GPUs (its first one becomes the current device). A
@@ -41,7 +41,7 @@ def join(ctx: RankContext[Any], *, backend: str | None = None, timeout_s: float 
     dist.init_process_group(backend, store=store, rank=ctx.rank, world_size=ctx.world_size, timeout=timeout)
 
 
-def _meet(where: Rendezvous, ctx: RankContext[Any], timeout: timedelta) -> Any:
+def _meet(where: Rendezvous, ctx: RankContext, timeout: timedelta) -> Any:
     if _is_loopback(where.address) and Path("/sys/class/net/lo").exists():
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # gloo would resolve the host's name, which may fail
     first, end = ctx.rank == 0, (where.address, where.port)
@@ -50,7 +50,7 @@ def _meet(where: Rendezvous, ctx: RankContext[Any], timeout: timedelta) -> Any:
     return dist.PrefixStore(str(where.generation), store)
 
 
-def _claim(store: Any, ctx: RankContext[Any], device: str) -> None:
+def _claim(store: Any, ctx: RankContext, device: str) -> None:
     """Reserve `device` for this rank. NCCL would refuse a second rank only much later, in a message that names
     neither."""
     first = int(store.compare_set(f"device/{device}", "", str(ctx.rank)))

@@ -68,7 +68,7 @@ class Group:
         return cells.tolist()
 
 
-def join(ctx: RankContext[Any], timeout_s: float, *, needed: bool) -> Group:
+def join(ctx: RankContext, timeout_s: float, *, needed: bool) -> Group:
     """Join the process group of the role; a role of one rank joins only if the group is `needed`.
 
     CPU tensors travel over gloo, which carries the counters of GPU ranks too; CUDA tensors travel over NCCL.

@@ -50,12 +50,12 @@ class Trainer(ABC):
     model: torch.nn.Module
     """The object that a loss calls; set by `prepare`."""
 
-    def __init__(self, ctx: RankContext[Any]) -> None:
+    def __init__(self, ctx: RankContext, options: Any) -> None:
         self.ctx = ctx
-        self.options = ctx.options
+        self.options = options
         self.version = 0
         self.learning = Learning()
-        self.device = _device(ctx)
+        self.device = _device(ctx, options.device)
         if os.environ.get("OMP_NUM_THREADS", ONE_THREAD) == ONE_THREAD:  # else a person has said how many
             torch.set_num_threads(max(1, int(ctx.cpus)))
         # With warn_only, attention on a GPU would silently take kernels whose gradients differ from run to run.
@@ -475,8 +475,7 @@ def _tensors(found: Any) -> list[torch.Tensor]:
     return [tensor for value in found.values() for tensor in _tensors(value)]
 
 
-def _device(ctx: RankContext[Any]) -> torch.device:
-    wanted = ctx.options.device
+def _device(ctx: RankContext, wanted: str) -> torch.device:
     if wanted == "cpu" or (wanted == "auto" and not ctx.gpus):
         return torch.device("cpu")
     if not torch.cuda.is_available():

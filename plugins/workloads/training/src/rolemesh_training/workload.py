@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import BaseModel
-
 from rolemesh.api.batch import Batch, Shards
 from rolemesh.api.partition import Sharded, Split
 from rolemesh.api.workload import OperatorSpec, RankContext, State, Workload, operator
@@ -95,7 +93,7 @@ class TrainerWorkload(Workload):
         own = _OF_TASK[getattr(options, "task", "causal_lm")]
         return {n: spec for n, spec in super().operators(options).items() if n in own or n not in for_heads}
 
-    def make(self, ctx: RankContext[Any]) -> Trainer:
+    def make(self, ctx: RankContext) -> Trainer:
         """Return the rank's trainer. Called in `setup`."""
         raise NotImplementedError
 
@@ -142,7 +140,7 @@ class TrainerWorkload(Workload):
 
         export(Path(options.model), state["model"], folder, options.task)
 
-    def setup(self, ctx: RankContext[BaseModel]) -> None:
+    def setup(self, ctx: RankContext) -> None:
         self.engine = self.make(ctx)
 
     @operator(batch=Split())

@@ -71,8 +71,8 @@ class VLLMPrefill(_Half):
         """Return the rank's engine."""
         from rolemesh_vllm.pd_engine import PrefillEngine
 
-        host = self.ctx.options.host or ("127.0.0.1" if self.ctx.node == "local" else _own_address())
-        return PrefillEngine(model, self.ctx.options, seed=seed, cpus=self.ctx.cpus, share=self.ctx.share, host=host)
+        host = self.options.host or ("127.0.0.1" if self.ctx.node == "local" else _own_address())
+        return PrefillEngine(model, self.options, seed=seed, cpus=self.ctx.cpus, share=self.ctx.share, host=host)
 
     @operator(prompts=Split(), returns=Split())
     def prefill(self, prompts: Batch) -> Batch:
@@ -108,7 +108,7 @@ class VLLMDecode(_Half, VLLMWorkload):
         """Return the rank's engine."""
         from rolemesh_vllm.pd_engine import DecodeEngine
 
-        return DecodeEngine(model, self.ctx.options, seed=seed, cpus=self.ctx.cpus, share=self.ctx.share)
+        return DecodeEngine(model, self.options, seed=seed, cpus=self.ctx.cpus, share=self.ctx.share)
 
     @classmethod
     def check_flow(cls, options: Any, role: str, job: CheckedJob) -> None:

@@ -140,18 +140,18 @@ class EngineWorkload(Workload):
             [e for giver, used in givers.items() for check in checks for e in check(options, giver, used.options)]
         )
 
-    def setup(self, ctx: RankContext[Any]) -> None:
+    def setup(self, ctx: RankContext) -> None:
         self.ctx = ctx
         self.version = 0
         self._said: set[str] = set()
-        parts = ctx.options.engine.get(TENSOR_PARALLEL, 1)
+        parts = self.options.engine.get(TENSOR_PARALLEL, 1)
         if not is_cpu_build() and len(ctx.gpus) < parts and parts > 1:
             raise OptionsError(
                 f"tensor_parallel_size {parts} needs as many GPUs, and the rank has {len(ctx.gpus)}",
                 where=f"roles.{ctx.role}.options.engine.{TENSOR_PARALLEL}",
                 remedy=f"set roles.{ctx.role}.resources.gpu to {parts}",
             )
-        self.engine = self.build(Path(ctx.base, ctx.options.model), seed=ctx.seed % 2**31)
+        self.engine = self.build(Path(ctx.base, self.options.model), seed=ctx.seed % 2**31)
         self.engine.label(self.version)
 
     def build(self, model: Path, *, seed: int) -> Engine:
@@ -159,7 +159,7 @@ class EngineWorkload(Workload):
         from rolemesh_vllm.engine import Engine
 
         ctx = self.ctx
-        return Engine(model, ctx.options, seed=seed, cpus=ctx.cpus, share=ctx.share, turns=ctx.turns)
+        return Engine(model, self.options, seed=seed, cpus=ctx.cpus, share=ctx.share, turns=ctx.turns)
 
     @operator(weights=Sharded(dim=None))
     def load_weights(self, weights: Mapping[str, Any]) -> None:
@@ -202,7 +202,7 @@ class EngineWorkload(Workload):
         def name(row: int) -> str:
             return f"the prompt with index {index[row]}" if "index" in prompts else f"prompt {row} of rank {ctx.rank}"
 
-        found = fitted(rows, room, lambda: ctx.options.too_long, self.engine.opening, name)
+        found = fitted(rows, room, lambda: self.options.too_long, self.engine.opening, name)
         for what, which in (("dropped", found.dropped), ("truncated", found.truncated)):
             if not which:
                 continue
@@ -276,7 +276,7 @@ class VLLMWorkload(EngineWorkload):
 
         A prompt that leaves no room for `max_tokens` has no rows, unless `too_long` says otherwise.
         """
-        return self._complete(prompts, self.ctx.options.samples, "")
+        return self._complete(prompts, self.options.samples, "")
 
     @operator(prompts=Split(), returns=Split())
     def evaluate(self, prompts: Batch) -> Batch:
@@ -302,7 +302,7 @@ class VLLMWorkload(EngineWorkload):
         parameters that vLLM refuses, `RuntimeError` for weights that are not numbers.
         """
         caller, asked = self.ctx.called_by, time.monotonic()
-        while caller is not None and self.ctx.options.update == "drain" and caller.step > self.ctx.step:
+        while caller is not None and self.options.update == "drain" and caller.step > self.ctx.step:
             await self._next_step()
         waited = time.monotonic() - asked
         return await self.engine.sample(prompt_ids, params) | {"waited": waited}
@@ -314,9 +314,9 @@ class VLLMWorkload(EngineWorkload):
 
     def settle(self) -> None:
         """Let running calls of `sample` end with the old weights, unless they may go on with the new ones."""
-        if self.ctx.options.update == "drain":
+        if self.options.update == "drain":
             self.ctx.wait_for_callers()
-        if self.ctx.options.update != "between_tokens":
+        if self.options.update != "between_tokens":
             self.engine.sampler.finish()
         if self._loaded is not None and not self._loaded.done():
             self._loaded.set_result(None)
@@ -342,7 +342,7 @@ class VLLMWorkload(EngineWorkload):
     def _complete(self, prompts: Batch, samples: int, prefix: str, **instead: Any) -> Batch:
         from rolemesh_vllm.engine import sampling
 
-        ctx, o = self.ctx, self.ctx.options
+        ctx, o = self.ctx, self.options
         prompts, ids, index = self._prompts(prompts, o.max_tokens)
         base = ctx.seed if o.seed is None else o.seed
         seeds = [stable_seed(base, ctx.step, int(i), sample) for i in index for sample in range(samples)]

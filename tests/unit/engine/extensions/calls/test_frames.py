@@ -57,7 +57,7 @@ def endpoint() -> Endpoint:
     found = Endpoint()
     job = JobShape(GRAPH, {"a": 1, "box": 1}, 10, retention_bytes=1)
     rank = SimpleNamespace(
-        ctx=RankContext(options=None, role="box"),
+        ctx=RankContext(role="box"),
         job=job,
         endpoint=found,
         workload=SimpleNamespace(run=lambda x: x),

@@ -34,7 +34,7 @@ class Attempts:
 
     def __init__(
         self,
-        ctx: RankContext[Any],
+        ctx: RankContext,
         options: AgentOptions,
         template: TokenTemplate,
         harness: Harness,

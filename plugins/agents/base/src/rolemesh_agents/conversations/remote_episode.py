@@ -51,7 +51,7 @@ class RemoteEpisode:
     """
 
     def __init__(
-        self, ctx: RankContext[Any], role: str, task: Task, seed: int, tell: Callable[[str], None] = lambda text: None
+        self, ctx: RankContext, role: str, task: Task, seed: int, tell: Callable[[str], None] = lambda text: None
     ) -> None:
         """`tell` is called with a sentence for the user when the episode has to wait."""
         self._ctx, self._role, self._task, self._seed, self._tell = ctx, role, task, seed, tell

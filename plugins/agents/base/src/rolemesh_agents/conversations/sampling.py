@@ -40,7 +40,7 @@ class SampledTurn(msgspec.Struct, frozen=True):
 
 
 async def sample_turn(
-    ctx: RankContext[Any], role: str, prompt: Ints, params: Mapping[str, Any], timeout: float | None
+    ctx: RankContext, role: str, prompt: Ints, params: Mapping[str, Any], timeout: float | None
 ) -> SampledTurn:
     """Let a rank of `role` sample a turn that continues `prompt`, and check its answer.
 

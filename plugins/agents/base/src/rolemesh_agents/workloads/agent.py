@@ -80,6 +80,7 @@ class AgentWorkload(Workload):
         return not options.deterministic
 
     @classmethod
+    options: AgentOptions
     def check_flow(cls, options: AgentOptions, role: str, job: CheckedJob) -> None:
         """See `Workload.check_flow`: the model has a chat template, the harness has what it needs, and the flow lets
         the agent call the rollout and the environment."""
@@ -104,10 +105,10 @@ class AgentWorkload(Workload):
                     remedy = f"write calls=[job.{options.rollout}, job.{options.environment}] in the flow"
                     raise OptionsError(what, where=key, remedy=remedy)
 
-    def setup(self, ctx: RankContext[AgentOptions]) -> None:
+    def setup(self, ctx: RankContext) -> None:
         """See `Workload.setup`."""
         self._ctx = ctx
-        options = ctx.options
+        options = self.options
         self._template: TokenTemplate = _load_template(options, Path(ctx.base, options.model))
         if _has_harness(options, ctx.plugins):
             name = listed_name(ctx.plugins, "harnesses", options.harness)
@@ -131,7 +132,7 @@ class AgentWorkload(Workload):
         failed for good is dropped, and another task takes its place. Raises `AgentError` when no replacement is left,
         and a `breach` if only broken contracts failed the last one's conversations.
         """
-        options = self._ctx.options
+        options = self.options
         self._tell_others()
         task = msgspec.convert(tasks["task"][0], Task)
         group = int(tasks["group"][0])
@@ -163,7 +164,7 @@ class AgentWorkload(Workload):
         Returns rows as `converse` does. A conversation that failed for good counts as `eval_conversations_failed` and
         in no other metric. Its row has `ended` "failed", no tokens, and NaN as reward.
         """
-        options = self._ctx.options
+        options = self.options
         task, group = msgspec.convert(tasks["task"][0], Task), int(tasks["group"][0])
         (found,) = await self._group(task, group, 0, 1, options.evaluation)
         if isinstance(found, Failed):
@@ -180,7 +181,7 @@ class AgentWorkload(Workload):
 
     async def _another(self, group: int, refill: int) -> Task:
         seed = self._ctx.seed_for("refill", group, refill)
-        role = self._ctx.options.environment
+        role = self.options.environment
         found = await self._ctx.call(role, "another_task", seed)
         if found.get("breach"):
             raise breach(found["failed"], where=f"role {role}", remedy=found["remedy"])
@@ -192,7 +193,7 @@ class AgentWorkload(Workload):
         self, task: Task, group: int, refill: int, rows: int, params: Mapping[str, Any] | None = None
     ) -> list[Held | Failed]:
         """Hold the conversations of a group. `params`: other sampling parameters, of an evaluation."""
-        ctx, options = self._ctx, self._ctx.options
+        ctx, options = self._ctx, self.options
         # A task of its own in each group: calls are numbered by task, and the group that comes first differs by life.
         await asyncio.ensure_future(self._prepared())
         seed = ctx.seed_for("group", task.split, group, task.number, refill)
@@ -233,7 +234,7 @@ class AgentWorkload(Workload):
         if self._others is None or self._unrolls or "others" in self._warned:
             return
         step, tokens, others = self._others
-        if now or self._ctx.step > step + self._ctx.options.ahead:
+        if now or self._ctx.step > step + self.options.ahead:
             self._warned.add("others")
             role = self._ctx.role
             self._ctx.warn(

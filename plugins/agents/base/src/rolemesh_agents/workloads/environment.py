@@ -74,6 +74,7 @@ class EnvironmentWorkload(Workload):
     """
 
     Options = EnvironmentOptions
+    options: EnvironmentOptions
     deterministic = True
     env: ClassVar[Mapping[str, str]] = {"PYTHONHASHSEED": "0"}
     """Some packages make tasks from sets of strings; the roles `tasks` and `environment` must see the same ones."""
@@ -85,18 +86,18 @@ class EnvironmentWorkload(Workload):
         if options.sandbox is not None:
             check_listed(job, "sandboxes", options.sandbox, "sandbox")
 
-    def setup(self, ctx: RankContext[EnvironmentOptions]) -> None:
+    def setup(self, ctx: RankContext) -> None:
         """See `Workload.setup`."""
         self._ctx = ctx
-        name = listed_name(ctx.plugins, "environments", ctx.options.environment)
+        name = listed_name(ctx.plugins, "environments", self.options.environment)
         self._environment: Environment = ctx.plugins["environments", name]()
         self._deck = Deck(self._environment, name, ctx.seed)
         self._episodes: dict[str, tuple[int, OpenEpisode]] = {}
         self._first: asyncio.Event | None = None
         """The open episodes and the steps in which they began, by session."""
         self._said = False
-        if ctx.options.sandbox is not None:
-            try_sandbox(ctx, ctx.options.sandbox, ctx.options.limits)
+        if self.options.sandbox is not None:
+            try_sandbox(ctx, self.options.sandbox, self.options.limits)
 
     # ------------------------------------------------------------------------------------------- what agents call
 
@@ -183,7 +184,7 @@ class EnvironmentWorkload(Workload):
         return by.session if by is not None else ""
 
     def _new(self) -> OpenEpisode:
-        options = self._ctx.options
+        options = self.options
         place = None
         if options.sandbox is not None:
             place = SandboxPlace(self._ctx.plugins["sandboxes", options.sandbox](), options.limits)
@@ -217,10 +218,10 @@ class EnvironmentWorkload(Workload):
     def _unused(self, found: Any) -> Episode:
         """Return `found`. Raises a `breach` unless it is an episode, and no open one."""
         if not isinstance(found, Episode):
-            what = f"Environment.episode of {self._ctx.options.environment} returned {found!r}, which is no Episode"
+            what = f"Environment.episode of {self.options.environment} returned {found!r}, which is no Episode"
             raise breach(what, remedy="return an object of a subclass of rolemesh_agents.Episode")
         if any(each.runs(found) for _, each in self._episodes.values()):
-            what = f"Environment.episode of {self._ctx.options.environment} returned an episode that is already open"
+            what = f"Environment.episode of {self.options.environment} returned an episode that is already open"
             raise breach(what, remedy="return a new object each time")
         return found
 

@@ -56,6 +56,7 @@ class SandboxWorkload(Workload):
     """
 
     Options = SandboxOptions
+    options: SandboxOptions
     deterministic = True
 
     @classmethod
@@ -63,18 +64,18 @@ class SandboxWorkload(Workload):
         """See `Workload.check_flow`: the job file must list the sandbox."""
         check_listed(job, "sandboxes", options.sandbox, "sandbox")
 
-    def setup(self, ctx: RankContext[SandboxOptions]) -> None:
+    def setup(self, ctx: RankContext) -> None:
         """See `Workload.setup`."""
         self._ctx = ctx
         self._open: dict[str, _Open] = {}
-        self._name = listed_name(ctx.plugins, "sandboxes", ctx.options.sandbox)
-        try_sandbox(ctx, self._name, ctx.options.limits)
+        self._name = listed_name(ctx.plugins, "sandboxes", self.options.sandbox)
+        try_sandbox(ctx, self._name, self.options.limits)
 
     @service(concurrency=EPISODES, recorded=True)
     async def run(self, command: str | list[str], stdin: str = "", seconds: float | None = None) -> dict[str, Any]:
         """Run a command; see `Sandbox.run`. Returns the fields of a `Result`."""
         found = await self._opened()
-        limit = (seconds or self._ctx.options.limits.seconds) + GRACE_S
+        limit = (seconds or self.options.limits.seconds) + GRACE_S
         result = await found.worker.run(limit, lambda: found.sandbox.run(command, stdin=stdin, seconds=seconds))
         return dict(msgspec.to_builtins(result))
 
@@ -82,7 +83,7 @@ class SandboxWorkload(Workload):
     async def cell(self, code: str, seconds: float | None = None) -> dict[str, Any]:
         """Run Python code; see `Sandbox.cell`. Returns the fields of a `Result`."""
         found = await self._opened()
-        limit = (seconds or self._ctx.options.limits.seconds) + GRACE_S
+        limit = (seconds or self.options.limits.seconds) + GRACE_S
         result = await found.worker.run(limit, lambda: found.sandbox.cell(code, seconds=seconds))
         return dict(msgspec.to_builtins(result))
 
@@ -116,5 +117,5 @@ class SandboxWorkload(Workload):
             folder = Path(tempfile.mkdtemp(prefix="sandbox-", dir=ctx.tmp_dir))
             sandbox: Sandbox = ctx.plugins["sandboxes", self._name]()
             found = self._open[self._session] = _Open(sandbox, folder, by.step if by is not None else 0)
-            await found.worker.run(OPEN_S, sandbox.open, folder, ctx.options.limits)
+            await found.worker.run(OPEN_S, sandbox.open, folder, self.options.limits)
         return found

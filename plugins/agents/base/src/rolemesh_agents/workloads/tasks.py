@@ -46,6 +46,7 @@ class TasksWorkload(Workload):
     """Deals out tasks: each task for training once per epoch, in an order that depends on the job's seed only."""
 
     Options = TasksOptions
+    options: TasksOptions
     deterministic = True
     env: ClassVar[Mapping[str, str]] = {"PYTHONHASHSEED": "0"}
     """Some packages make tasks from sets of strings; the roles `tasks` and `environment` must see the same ones."""
@@ -55,10 +56,10 @@ class TasksWorkload(Workload):
         """See `Workload.check_flow`: the job file must list the environment."""
         check_listed(job, "environments", options.environment, "environment")
 
-    def setup(self, ctx: RankContext[TasksOptions]) -> None:
+    def setup(self, ctx: RankContext) -> None:
         """See `Workload.setup`."""
         self._ctx = ctx
-        self._name = listed_name(ctx.plugins, "environments", ctx.options.environment)
+        self._name = listed_name(ctx.plugins, "environments", self.options.environment)
         self._environment: Environment = ctx.plugins["environments", self._name]()
         self._deck = Deck(self._environment, self._name, ctx.seed)
         self._next = 0
@@ -73,7 +74,7 @@ class TasksWorkload(Workload):
         Columns: `task` (a task as a JSON value), `index` (int64, the task's number) and `group` (int64, one number for
         each time that a task is dealt out).
         """
-        groups = self._ctx.options.groups
+        groups = self.options.groups
         mine = [self._next + group for group in self._ctx.mine(groups)]
         self._next += groups
         return self._rows("train", [self._number(group) for group in mine], mine)
@@ -83,7 +84,7 @@ class TasksWorkload(Workload):
         """Return the first `held_out` tasks of the split eval, one in each row. The columns are those of `next`."""
         ctx = self._ctx
         size = self._deck.size("eval")
-        count = ctx.options.held_out if size is None else min(ctx.options.held_out, size)
+        count = self.options.held_out if size is None else min(self.options.held_out, size)
         if not count:
             what = f"the environment {self._name} has no tasks in the split eval"
             raise breach(what, remedy="leave `held_out` out of the flow")
@@ -102,7 +103,7 @@ class TasksWorkload(Workload):
         if not size:
             raise breach(f"the environment {self._name} has no tasks in the split train", remedy=EMPTY)
         epoch, at = divmod(position, size)
-        if not self._ctx.options.shuffle:
+        if not self.options.shuffle:
             return at
         if self._order[0] != epoch:
             rng = self._ctx.rng("tasks", epoch)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from rolemesh.api.workload import RankContext
 from rolemesh_agents.sandbox import Limits, Sandbox
@@ -13,7 +12,7 @@ from rolemesh_agents.sandbox import Limits, Sandbox
 __all__ = ["try_sandbox"]
 
 
-def try_sandbox(ctx: RankContext[Any], name: str, limits: Limits) -> None:
+def try_sandbox(ctx: RankContext, name: str, limits: Limits) -> None:
     """Open a sandbox and close it again. The rank's log says what it cannot enforce.
 
     Raises `AgentError` if the sandbox cannot work here.

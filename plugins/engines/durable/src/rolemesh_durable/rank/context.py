@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rolemesh.api.workload import RankContext
 from rolemesh_durable.rank.call_sequence import CallSequence
 
 __all__ = ["StepContext"]
 
 
-class StepContext(RankContext[Any]):
+class StepContext(RankContext):
     """In a task of an operator, `step` is the step of that operator or item. Elsewhere it is the rank's step."""
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import numpy.random  # numpy itself would import it on first use, once more in each rank
 
@@ -12,7 +11,7 @@ from rolemesh.api.workload import RankContext
 __all__ = ["seed_generators"]
 
 
-def seed_generators(ctx: RankContext[Any], resume: int) -> None:
+def seed_generators(ctx: RankContext, resume: int) -> None:
     """Seed `random` and `numpy.random` of this rank, which continues after step `resume`.
 
     Ranks are forked from one process, so numpy's global generator would draw the same numbers in all of them. The seed

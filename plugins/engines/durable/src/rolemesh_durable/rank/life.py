@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache, partial
 from os import statvfs
-from typing import Any
 
 import msgspec
 
@@ -55,12 +54,7 @@ class Life:
     """One generation of a rank, whose workload is set up already."""
 
     def __init__(
-        self,
-        place: RankPlace,
-        control: Control,
-        workload: Workload,
-        ctx: RankContext[Any],
-        extensions: Sequence[Extending],
+        self, place: RankPlace, control: Control, workload: Workload, ctx: RankContext, extensions: Sequence[Extending]
     ) -> None:
         """Restore the rank to the state after step ``start.launch.resume``, and open its edges.
 

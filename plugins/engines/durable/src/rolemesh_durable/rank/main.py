@@ -198,7 +198,7 @@ class _Rank:
         os.set_inheritable(listener.fileno(), False)
         return listener
 
-    def _set_up(self, listener: socket.socket | None) -> tuple[Workload, RankContext[Any]]:
+    def _set_up(self, listener: socket.socket | None) -> tuple[Workload, RankContext]:
         launch, job = self.launch, self.job
         wire = self._wait_for_wire()
         self.endpoint.connect(wire.peers)

@@ -48,7 +48,7 @@ class Meter:
     )  # fmt: skip
 
     def __init__(
-        self, ctx: RankContext[Any], cuts: Cuts, report: Callable[[RankMetrics], None], log: LineLog | None = None
+        self, ctx: RankContext, cuts: Cuts, report: Callable[[RankMetrics], None], log: LineLog | None = None
     ) -> None:
         """`cuts` is empty until the master has sent them: no step runs before.
 

@@ -21,7 +21,7 @@ _decode = msgspec.msgpack.Decoder(tuple[str, Any]).decode
 class Notes(MutableMapping[str, Any]):
     """`RankContext.notes`: the notes of the step that runs. Without a log no rank is restored, so it writes none."""
 
-    def __init__(self, ctx: RankContext[Any], log: SendLog | None) -> None:
+    def __init__(self, ctx: RankContext, log: SendLog | None) -> None:
         self._ctx, self._log, self._step = ctx, log, -1
         self._now: dict[str, Any] = {}
         self._former: dict[int, dict[str, Any]] = {}

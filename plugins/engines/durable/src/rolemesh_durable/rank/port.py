@@ -64,7 +64,7 @@ class EnginePort(ServingPort):
         self.notes = notes
 
 
-def port_of(ctx: RankContext[Any]) -> EnginePort:
+def port_of(ctx: RankContext) -> EnginePort:
     """Return the port that this engine handed to the context. Raise `TypeError` for that of another engine."""
     if not isinstance(ctx.port, EnginePort):
         raise TypeError(f"{type(ctx.port).__name__} is the port of another engine")

@@ -44,7 +44,7 @@ class RankPlace:
 class Rank:
     """A rank whose workload is set up."""
 
-    ctx: RankContext[Any]
+    ctx: RankContext
     """The workload's context."""
     workload: Workload
     """The workload."""

@@ -13,7 +13,7 @@ __all__ = ["asking", "counting", "summing"]
 HERE = "rolemesh_testing.engines.job"
 
 
-def numbers(ctx: RankContext[Any], pause_s: float = 0.0, fail_at: int = -1) -> Batch:
+def numbers(ctx: RankContext, pause_s: float = 0.0, fail_at: int = -1) -> Batch:
     """Makes four numbers per step."""
     time.sleep(pause_s)
     if ctx.step == fail_at:
@@ -24,7 +24,7 @@ def numbers(ctx: RankContext[Any], pause_s: float = 0.0, fail_at: int = -1) -> B
 class Sum:
     """Adds up the numbers that this rank receives."""
 
-    def __init__(self, ctx: RankContext[Any]) -> None:
+    def __init__(self, ctx: RankContext) -> None:
         self.ctx = ctx
         self.total = 0
 
@@ -62,7 +62,7 @@ def summing(name: str, base: Path, *, steps: int = 10, pause_s: float = 0.0, fai
 class Tool:
     """A role of services only."""
 
-    def __init__(self, ctx: RankContext[Any]) -> None:
+    def __init__(self, ctx: RankContext) -> None:
         self.ctx = ctx
 
     @service
@@ -76,7 +76,7 @@ class Tool:
 class Asker:
     """Uses every method of its context in each step, and finishes the job in step `last`."""
 
-    def __init__(self, ctx: RankContext[Any], last: int) -> None:
+    def __init__(self, ctx: RankContext, last: int) -> None:
         self.ctx = ctx
         self.last = last
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rolemesh.api.plugin import NoOptions
 from rolemesh.api.workload import RankContext, Workload
 from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh_durable.api.extensions import Extension, ExtensionMessage, JobShape, Rank, RankExtension, Receive, Send
@@ -27,7 +26,7 @@ class LoneRank(Rank):
     """The only rank of a job. It keeps the extension's records and messages."""
 
     def __init__(self) -> None:
-        ctx: RankContext[Any] = RankContext(options=NoOptions(), role="worker", steps=STEPS)
+        ctx: RankContext = RankContext(role="worker", steps=STEPS)
         values = {"ctx": ctx, "workload": Work(), "recorded": [], "channels_of": set(), "told": []}
         for name, value in values.items():
             object.__setattr__(self, name, value)

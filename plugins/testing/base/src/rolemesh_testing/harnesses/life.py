@@ -10,7 +10,6 @@ from typing import IO, Any, NoReturn
 import msgspec
 
 from rolemesh.api.import_ref import ImportRef
-from rolemesh.api.plugin import NoOptions
 from rolemesh.api.port import LocalPort
 from rolemesh.api.workload import RankContext
 from rolemesh_agents import ConversationFailedError, EndReached, Harness
@@ -60,8 +59,7 @@ class _Life:
         self._folder, self._log = Path(order.folder), open(order.log, "a", buffering=1)  # noqa: SIM115 (of the process)
         cls: Any = ImportRef(order.target).resolve()
         self._harness = cls(cls.Options.model_validate(order.options, context={"base": order.base}))
-        ctx = RankContext[Any](
-            options=NoOptions(),
+        ctx = RankContext(
             job="conformance",
             role="agent",
             run_dir=self._folder,

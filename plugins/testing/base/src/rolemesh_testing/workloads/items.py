@@ -22,7 +22,7 @@ def shared_by(spec: OperatorSpec) -> Shared | None:
 
 
 async def made_items(
-    ctx: RankContext[Any], method: Callable[..., Any], arguments: Mapping[str, Any], shared: Shared
+    ctx: RankContext, method: Callable[..., Any], arguments: Mapping[str, Any], shared: Shared
 ) -> list[tuple[Any, ...]]:
     """Call `method` with each item of this rank. Ranks differ by one item at most.
 

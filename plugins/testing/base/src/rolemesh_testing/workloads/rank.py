@@ -62,7 +62,7 @@ class _Rank:
         self._loop = asyncio.new_event_loop()
         self._calls = OutgoingCalls(connection, self._loop)
         self._workload: Workload = Workload()
-        self._ctx: RankContext[Any] | None = None
+        self._ctx: RankContext | None = None
 
     def answer(self, request: Request) -> Reply:
         """Serve a request. An exception of the workload is a valid answer."""
