@@ -9,6 +9,7 @@ from tests.e2e.small_jobs import run_job
 
 from rolemesh_recorder.lines import Account, Head, Life, Stretch
 from rolemesh_recorder.reading import kept_rows, read_accounts, read_flow, read_record, recorded_ranks
+from rolemesh_recorder.usage import read_usage, recorded_nodes
 
 ROLES = """
 import sys
@@ -77,6 +78,10 @@ def test_a_rank_that_was_killed_has_a_record_that_adds_up(job: Path) -> None:
     assert flow is not None
     assert [op.label for op in flow.ops] == ["source.make", "sink.take"]
     assert {str(ref) for ref in recorded_ranks(found)} == {"source/0", "sink/0"}
+    (node,) = recorded_nodes(found)
+    usage = list(read_usage(found, node))
+    assert sum(line.d for line in usage) > 4_000_000  # 20 steps of 0.2 s
+    assert all(0 < line.memory < line.memory_total for line in usage)
     lives: list[list[object]] = []
     for role in ("source", "sink"):
         for line in read_record(found, role, 0):

@@ -13,14 +13,18 @@ from rolemesh_durable.api.extensions import Extension
 from rolemesh_recorder.options import RecorderOptions
 
 if TYPE_CHECKING:
-    from rolemesh_durable.api.extensions import MasterShell, Rank, RankPlace, ShellPart
+    from rolemesh_durable.api.extensions import AgentProcess, MasterShell, Rank, RankPlace, ShellPart
+    from rolemesh_recorder.node_record import NodeRecord
     from rolemesh_recorder.rank_record import RankRecord
 
 __all__ = ["Recorder"]
 
 
 class Recorder(Extension):
-    """Records where the time of each rank went, and the job's flow. Each process of a rank has an instance."""
+    """Records where the time of each rank went, what each node did, and the job's flow.
+
+    Each process of a rank has an instance.
+    """
 
     Options: ClassVar[type[BaseModel]] = RecorderOptions
     options: RecorderOptions
@@ -56,3 +60,11 @@ class Recorder(Extension):
         from rolemesh_recorder.flow_file import FlowWriter  # imports the master's modules, which ranks do without
 
         return FlowWriter(shell)
+
+    def in_agent(self, process: AgentProcess) -> NodeRecord | None:
+        """Watch the agent's node."""
+        if not self.options.enabled:
+            return None
+        from rolemesh_recorder.node_record import NodeRecord  # imports the agent's modules, which ranks do without
+
+        return NodeRecord(process, int(self.options.max_mb * 1_000_000))

@@ -22,7 +22,9 @@ class RecorderOptions(BaseModel, extra="forbid", frozen=True):
 
     enabled: bool = Field(default=True, description="Record at all.")
     max_mb: float = Field(
-        default=4.0, ge=0.1, description="Maximum size of each rank's record, in MB. Older parts become coarser."
+        default=4.0,
+        ge=0.1,
+        description="Maximum size of each rank's and each node's record, in MB. Older parts become coarser.",
     )
     rows: dict[str, Annotated[str, BeforeValidator(_share)]] = Field(
         default_factory=dict,

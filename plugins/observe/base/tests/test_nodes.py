@@ -1,0 +1,141 @@
+"""The load of a node in its file: read as psutil reads it, within a container's limits, and bounded in size."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from rolemesh_recorder import node_counters
+from rolemesh_recorder.node_counters import GPUs, Meter, cores_used, memory_used, network_bytes
+from rolemesh_recorder.node_record import NodeFile
+from rolemesh_recorder.usage import GPU, Usage, node_file, read_usage, recorded_nodes
+
+STAT = "cpu  1000 20 300 40000 500 6 70 8 90 1\ncpu0 1000 20 300 40000 500 6 70 8 90 1\nintr 5 0\n"
+MEMINFO = "\n".join(
+    f"{name}: {value} kB"
+    for name, value in (("MemTotal", 16_000_000), ("MemFree", 1_000_000), ("MemAvailable", 9_000_000),
+                        ("Buffers", 100), ("Cached", 8_000_000), ("Slab", 1), ("Active", 1), ("Inactive", 1),
+                        ("Shmem", 1))
+)  # fmt: skip
+NET = """Inter-|   Receive                           |  Transmit
+ face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs drop fifo colls carrier compressed
+    lo: 777 1 0 0 0 0 0 0 777 1 0 0 0 0 0 0
+  eth0: 5000 9 0 0 0 0 0 0 600 8 0 0 0 0 0 0
+ bond0: 5000 9 0 0 0 0 0 0 600 8 0 0 0 0 0 0
+"""
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine's counters as files, for the recorder and for psutil."""
+    for path, content in {
+        "proc/stat": STAT, "proc/meminfo": MEMINFO, "proc/net/dev": NET, "proc/self/cgroup": "0::/\n",
+        "net/eth0/device": "",
+    }.items():  # fmt: skip
+        write(tmp_path / path, content)
+    for name, folder in (("PROC", "proc"), ("GROUPS", "cgroup"), ("INTERFACES", "net")):
+        monkeypatch.setattr(node_counters, name, tmp_path / folder)
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path / "proc"))
+    return tmp_path
+
+
+def write(path: Path, content: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+
+
+def test_a_machine_is_read_as_psutil_reads_it(node: Path) -> None:
+    times, memory, network = psutil.cpu_times(), psutil.virtual_memory(), psutil.net_io_counters(pernic=True)["eth0"]
+    guests = times.guest + times.guest_nice  # are in the times of the user already
+    assert cores_used(None) == pytest.approx(sum(times) - guests - times.idle - times.iowait)
+    assert memory_used(None) == (memory.total - memory.available, memory.total)
+    assert network_bytes() == (network.bytes_recv, network.bytes_sent)
+    (node / "net" / "eth0" / "device").unlink()
+    assert network_bytes() == (2 * network.bytes_recv, 2 * network.bytes_sent)
+
+
+GROUPS = {
+    2: {
+        "": "0::/jobs/one",
+        "jobs/cpu.max": "150000 100000", "jobs/cpu.stat": "usage_usec 7000000\nuser_usec 1\n",
+        "jobs/one/cpu.max": "max 100000", "jobs/one/memory.max": "4000000000",
+        "jobs/one/memory.current": "3000000000", "jobs/one/memory.stat": "anon 9\ninactive_file 1000000000\n",
+        "jobs/memory.max": "8000000000",
+    },
+    1: {
+        "": "4:cpu,cpuacct:/jobs/one\n3:memory:/jobs/one",
+        "cpu/jobs/cpu.cfs_quota_us": "150000", "cpu/jobs/cpu.cfs_period_us": "100000",
+        "cpuacct/jobs/cpuacct.usage": "7000000000",
+        "cpu/jobs/one/cpu.cfs_quota_us": "-1", "cpu/jobs/one/cpu.cfs_period_us": "100000",
+        "memory/jobs/one/memory.limit_in_bytes": "4000000000",
+        "memory/jobs/one/memory.usage_in_bytes": "3000000000",
+        "memory/jobs/one/memory.stat": "cache 9\ntotal_inactive_file 1000000000\n",
+        "memory/memory.limit_in_bytes": "9223372036854771712",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("version", GROUPS)
+def test_a_container_has_the_counters_and_limits_of_its_control_groups(
+    node: Path, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    for path, content in GROUPS[version].items():
+        write(node / "cgroup" / path if path else node / "proc" / "self" / "cgroup", content)
+    meter = Meter()
+    grown = node / "cgroup" / ("jobs/cpu.stat" if version == 2 else "cpuacct/jobs/cpuacct.usage")
+    write(grown, grown.read_text().replace("7000000", "9000000"))
+    found = meter.next()
+    assert found.cores * found.d == pytest.approx(2_000_000, rel=0.01)  # µs of work
+    assert (found.cores_total, found.memory, found.memory_total) == (1.5, 2_000_000_000, 4_000_000_000)
+
+
+def test_gpus_are_those_of_nvml_and_one_that_fails_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NVMLError(Exception):
+        pass
+
+    def handle(index: int) -> int:
+        if index == 1:
+            raise NVMLError
+        return index
+
+    def rates(device: int) -> SimpleNamespace:
+        if device == 2:  # as a MIG device
+            raise NVMLError
+        return SimpleNamespace(gpu=70, memory=1)
+
+    nvml = SimpleNamespace(
+        NVMLError=NVMLError, NVML_TEMPERATURE_GPU=0, nvmlInit=lambda: None, nvmlDeviceGetCount=lambda: 3,
+        nvmlDeviceGetHandleByIndex=handle, nvmlDeviceGetName=lambda device: b"NVIDIA H200",
+        nvmlDeviceGetUtilizationRates=rates, nvmlDeviceGetTemperature=lambda device, sensor: 55,
+        nvmlDeviceGetMemoryInfo=lambda device: SimpleNamespace(used=10, total=20),
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    assert GPUs().look() == (GPU(0, 0.7, 10, 20, 55.0, "NVIDIA H200"), GPU(2, None, 10, 20, 55.0, "NVIDIA H200"))
+    monkeypatch.setattr(nvml, "nvmlInit", lambda: handle(1))
+    assert GPUs().look() == ()
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # is not installed
+    assert GPUs().look() == ()
+
+
+def test_a_nodes_file_stays_small_and_its_sums_exact(tmp_path: Path) -> None:
+    path = node_file(tmp_path, "10.0.0.1/é")
+    file = NodeFile(path, 20_000)
+    for at in range(3000):
+        gpu = GPU(0, at % 2, at, 5000, 40.0)
+        file.append(Usage(2000 * at, 2000, at % 2, 2.0, at, 5000, 7, 3, (gpu,)))
+        assert path.stat().st_size <= 20_000
+    assert recorded_nodes(tmp_path) == ["10.0.0.1/é"]
+    found = list(read_usage(tmp_path, "10.0.0.1/é"))
+    assert [line.t + line.d for line in found[:-1]] == [line.t for line in found[1:]]
+    assert (found[0].t, sum(line.d for line in found)) == (0, 6_000_000)
+    assert (sum(line.received for line in found), sum(line.sent for line in found)) == (21_000, 9_000)
+    assert sum(line.cores * line.d for line in found) == pytest.approx(3_000_000, rel=1e-3)
+    assert found[-1] == Usage(5_998_000, 2000, 1.0, 2.0, 2999, 5000, 7, 3, (GPU(0, 1.0, 2999, 5000, 40.0),))
+    with path.open("ab") as damaged:
+        damaged.write(b'{"t":1}\n{"t":')
+    assert list(read_usage(tmp_path, "10.0.0.1/é")) == found
