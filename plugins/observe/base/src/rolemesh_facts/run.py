@@ -16,6 +16,7 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh.runs.jsonl import UNDECODABLE, open_regular, read_metrics
 from rolemesh.runs.run import EVENTS_FILE, JOB_FILE, LOGS_DIR, METRICS_FILE, RESULT_FILE, RUN_FILE
 from rolemesh_facts.advice import Advice, Evidence, advice, old_values
+from rolemesh_facts.cost import Cost, costs
 from rolemesh_facts.critical import Critical, critical_path
 from rolemesh_facts.edge_states import EdgeState, edge_states
 from rolemesh_facts.lanes import columns, lane
@@ -27,7 +28,15 @@ from rolemesh_facts.series import Collected, Points, read_values, thinned
 from rolemesh_facts.sizes import sizes_at
 from rolemesh_facts.time_use import EdgeUse, Use, by_role, edge_uses, reached_step, use_of, whole_steps
 from rolemesh_recorder.lines import FlowFile, Line, Stretch
-from rolemesh_recorder.reading import kept_rows, latest_rows, read_flow, read_record, record_ends, recorded_ranks
+from rolemesh_recorder.reading import (
+    kept_rows,
+    latest_rows,
+    read_accounts,
+    read_flow,
+    read_record,
+    record_ends,
+    recorded_ranks,
+)
 from rolemesh_recorder.rows import Row
 from rolemesh_runtime.run_files import content_in, names_in
 
@@ -312,6 +321,15 @@ class RunFacts:
     def marks(self) -> list[Mark]:
         """Return the failures, recoveries and resizes as marks over time."""
         return marks(self.stories(), self.events())
+
+    def costs(self, now: float | None = None) -> list[Cost]:
+        """Return the cost of each role until the end of the job; of one that lives, until the time `now`."""
+        flow, summary, events = self.flow(), self.summary(), self.events()
+        last = self.last_metrics()
+        until = summary.ended or now or max((events[-1].time if events else 0.0, last.time if last else 0.0))
+        uses = {ref: use_of(read_accounts(self.path, ref.role, ref.rank, 0)) for ref in recorded_ranks(self.path)}
+        sizes = flow.sizes if flow is not None else summary.roles
+        return costs(sizes, self.plan(), events, self.stories(), by_role(uses), until)
 
     def series(self, most: int = 1000) -> dict[str, Points]:
         """Return all metrics, with at most about `most` points each."""

@@ -41,9 +41,12 @@ def report(
         Path | None,
         typer.Option("-o", "--output", help="The file.", metavar="FILE", show_default="report.html in the folder"),
     ] = None,
+    per_gpu_hour: Annotated[
+        float, typer.Option("--price-per-gpu-hour", min=0.0, help="Price in any currency; 0: none.", metavar="PRICE")
+    ] = 0.0,
     runs_dir: RunsDir = None,
 ) -> None:
-    """Write one HTML file about a run: flow, time, critical path, metrics, failures, placement.
+    """Write one HTML file about a run: flow, time, critical path, cost, metrics, failures, placement.
 
     It reads only the run's folder, so the job may run, have ended, or have been killed. The file needs no network.
 
@@ -65,7 +68,7 @@ def report(
         what, remedy = "the run is another user's, so nothing is written there", "name the file: -o FILE"
         raise RolemeshError(what, where=str(folder), remedy=remedy)
     try:
-        answered(folder, lambda: write_report(folder, path))
+        answered(folder, lambda: write_report(folder, path, per_gpu_hour=per_gpu_hour))
     except OSError as error:
         remedy = "choose another place: -o FILE"
         raise RolemeshError(

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rolemesh_facts.advice import Advice
+from rolemesh_facts.cost import COST, Cost, price_of
 from rolemesh_facts.critical import Critical
 from rolemesh_facts.labels import GOODPUT
 from rolemesh_facts.recoveries import Story
@@ -15,7 +16,14 @@ from rolemesh_facts.series import Points
 from rolemesh_report.curves import curve
 from rolemesh_report.text import clean, prose, seconds, share, table
 
-__all__ = ["advice_section", "critical_section", "failures_section", "metrics_section", "placement_section"]
+__all__ = [
+    "advice_section",
+    "cost_section",
+    "critical_section",
+    "failures_section",
+    "metrics_section",
+    "placement_section",
+]
 __all__ += ["summary_section", "versions_section"]
 
 CURVES = 200
@@ -52,6 +60,19 @@ def _lost(result: Mapping[str, Any]) -> str:
         return ""
     told = [f"{name} {seconds(value)}" for name, value in lost.items() if isinstance(value, int | float) and value > 0]
     return f'<p class="dim">Goodput is {clean(GOODPUT)}. Lost: {clean(", ".join(told))}.</p>' if told else ""
+
+
+def cost_section(found: Sequence[Cost], per_gpu_hour: float) -> str:
+    """Return the hours of each role, what of them was lost and waited, and their price."""
+    rows = [
+        (each.role, f"{each.rank_h:.3g}", f"{each.gpu_h:.3g}", share(each.lost),
+         "" if each.waiting is None else share(each.waiting),
+         *((f"{each.gpu_h * per_gpu_hour:,.2f}",) if per_gpu_hour else ()))
+        for each in found
+    ]  # fmt: skip
+    heads = "role", "rank-hours", "GPU-hours", "lost to failures", "waiting", *(("price",) if per_gpu_hour else ())
+    total = f"<p>{price_of(found, per_gpu_hour):,.2f} at {per_gpu_hour:g} per GPU-hour.</p>" if per_gpu_hour else ""
+    return f'<p class="dim">{clean(COST)}</p>' + table(heads, rows, range(1, len(heads))) + total
 
 
 def advice_section(found: Iterable[Advice]) -> str:

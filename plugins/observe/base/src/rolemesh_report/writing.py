@@ -26,17 +26,18 @@ PIECES = 500
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def write_report(run_dir: Path, path: Path, result: Mapping[str, Any] | None = None) -> None:
+def write_report(run_dir: Path, path: Path, result: Mapping[str, Any] | None = None, per_gpu_hour: float = 0.0) -> None:
     """Write the report of the run in `run_dir` to `path`, completely or not at all. Raises `OSError`.
 
-    `result` is the content of ``result.json``, for a caller that has it before the file exists.
+    `result` is the content of ``result.json``, for a caller that has it before the file exists. `per_gpu_hour` is a
+    price in any currency; 0 for none.
     """
-    text = report_of(RunFacts(run_dir), result)
+    text = report_of(RunFacts(run_dir), result, per_gpu_hour)
     with replaced(path) as partial:
         partial.write_text(text, encoding="utf-8", errors="replace")
 
 
-def report_of(facts: RunFacts, result: Mapping[str, Any] | None = None) -> str:
+def report_of(facts: RunFacts, result: Mapping[str, Any] | None = None, per_gpu_hour: float = 0.0) -> str:
     """Return the report as HTML."""
     result = facts.result() if result is None else result
     summary, flow, stories = facts.summary(result), facts.flow(), facts.stories()
@@ -61,6 +62,7 @@ def report_of(facts: RunFacts, result: Mapping[str, Any] | None = None) -> str:
         "Where the time went": bars(flow, by_role(uses)) + legend(of_roles) if lanes else "",
         "Critical path": sections.critical_section(critical),
         "Lanes": lanes_picture(flow, lanes, facts.marks(), since, until) + legend(of_ranks) + more if lanes else "",
+        "Cost": sections.cost_section(cost, per_gpu_hour) if (cost := facts.costs()) else "",
         "Metrics": sections.metrics_section(facts.series()),
         "Failures and recoveries": sections.failures_section(stories, summary),
         "Placement": sections.placement_section(facts.plan()),

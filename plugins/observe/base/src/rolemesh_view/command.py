@@ -24,7 +24,7 @@ from rolemesh.runs.run import runs_folder
 from rolemesh_facts.finding import readable_run
 from rolemesh_view.guard import Access
 from rolemesh_view.live import Live
-from rolemesh_view.server import application, compile_templates
+from rolemesh_view.server import application, compile_templates, templates
 from rolemesh_view.viewed import Runs
 
 __all__ = ["command"]
@@ -56,6 +56,9 @@ def command(
         list[str] | None,
         typer.Option("--allow-host", metavar="NAME", help="A host name by which a proxy leads here; repeatable."),
     ] = None,
+    per_gpu_hour: Annotated[
+        float, typer.Option("--price-per-gpu-hour", min=0.0, help="Price in any currency; 0: none.", metavar="PRICE")
+    ] = 0.0,
     open_: Annotated[bool, typer.Option("--open/--no-open", help="Open the browser.")] = True,
     runs_dir: RunsDir = None,
 ) -> None:
@@ -90,6 +93,7 @@ def command(
     threading.Thread(target=compile_templates, daemon=True, name="templates").start()
     if chosen:
         threading.Thread(target=_begin, args=(runs,), daemon=True, name="begin").start()
+    templates().globals["price_per_gpu_hour"] = per_gpu_hour
     app = application(runs, access, cookie=f"rolemesh-view-{bound}", hosts=hosts, live=live)
     gc.set_threshold(*COLLECT)
     logging.getLogger("rolemesh.runs.jsonl").addFilter(_Once())

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from rolemesh_facts.cost import COST
 from rolemesh_facts.critical import Critical, Station
 from rolemesh_facts.curves import Curve, curve_of
 from rolemesh_facts.overview import headlines, pace_of, trend
@@ -50,6 +51,7 @@ def overview(run: Viewed, query: Any) -> dict[str, Any]:
         "others": len(facts.metric_names()) - len(names),
         "pace": pace_of(facts.metrics(), summary, time.time() if live else None),
         "beginnings": run.beginnings(), "under_way": run.under_way(),
+        "costs": run.costs_soon(), "cost_meaning": COST,
         **run.reading(look),
         "bottleneck": bottleneck(look.critical if look else None),
         "advice": list(look.advice[:MOST_ADVICE]) if look else [],

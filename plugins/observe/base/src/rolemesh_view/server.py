@@ -67,7 +67,7 @@ def templates() -> Environment:
     texts = (text.shown, text.prose, text.duration, text.clock, text.percent, text.number, text.progress, text.rate)
     for filter_ in texts:
         found.filters[filter_.__name__] = filter_
-    found.globals["goodput"] = GOODPUT
+    found.globals |= {"goodput": GOODPUT, "price_per_gpu_hour": 0.0}
     return found
 
 

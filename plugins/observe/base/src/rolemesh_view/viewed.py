@@ -17,6 +17,7 @@ from rolemesh.runs.run import CONTROL_FILE, EVENTS_FILE, METRICS_FILE, RESULT_FI
 from rolemesh_durable.api.jobs import SCRIPT_RUNS, ControlClient, LivingRun, ResizeRequest, find_run, list_runs
 from rolemesh_facts import RunFacts
 from rolemesh_facts.advice import Advice, Evidence, advice, old_values
+from rolemesh_facts.cost import Cost
 from rolemesh_facts.critical import Critical, critical_path
 from rolemesh_facts.edge_states import EdgeState, edge_states
 from rolemesh_facts.finding import hindrance, may_read
@@ -115,6 +116,8 @@ class Viewed:
         self._lacks = Renewed(lambda: hindrance(path), self._version)
         self._age = Renewed(LastWrite(path).age)
         self._under_way = Renewed(lambda: _under_way(self.run))
+        costs = RunFacts(path)
+        self._costs = Renewed(lambda: costs.costs(time.time() if self.live() else None), self._version)
         self._predicted: dict[int, float | None] = {}
         self._ahead = Renewed(lambda: _ahead(ahead, self._look.get(AWAITED_S), self._predicted), self._version)
 
@@ -160,6 +163,10 @@ class Viewed:
         """Return in words how far the ranks are in their present operators, as their master knows; empty if it does not
         answer."""
         return (self._under_way.get_within(SOON_S)[0] or ()) if self.live() else ()
+
+    def costs_soon(self) -> Sequence[Cost]:
+        """Return the cost of each role; empty if there is none yet and the record is large."""
+        return self._costs.get_within(SOON_S)[0] or ()
 
     def beginnings(self) -> list[Beginning]:
         """Return what ranks do that run here and have no record yet."""
