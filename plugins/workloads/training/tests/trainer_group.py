@@ -182,8 +182,9 @@ def as_tensors(value: Any) -> Any:
     return {key: as_tensors(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
-def train(workload: TrainerWorkload, ctx: RankContext[Any], batches: list[Batch], shares: list[int]) -> dict[str, Any]:
-    """Train on each batch; return snapshot, whole weights of this rank's blocks, and the last step's metrics."""
+def train(workload: TrainerWorkload, ctx: RankContext, batches: list[Batch], shares: list[int]) -> dict[str, Any]:
+    """Train on each batch; return snapshot, whole weights of this rank's blocks, and the last step's metrics but
+    speed."""
     for step, batch in enumerate(batches):
         ctx.step = step
         ctx.port.means.clear()
@@ -191,7 +192,7 @@ def train(workload: TrainerWorkload, ctx: RankContext[Any], batches: list[Batch]
     return {
         "state": copied(workload.snapshot()),
         "weights": {name: _block(shard) for name, shard in workload.weights().items()},
-        "metrics": {name: total / count for name, (total, count) in ctx.port.means.items()},
+        "metrics": {n: total / count for n, (total, count) in ctx.port.means.items() if not n.endswith("_per_s")},
         "counts": dict(ctx.port.sums),
     }
 

@@ -12,6 +12,7 @@ import torch
 from rolemesh.errors import RolemeshError
 from rolemesh_training import attention
 from rolemesh_training.router import counts_tokens
+from rolemesh_training.speed import extent_of, noted
 from rolemesh_training.tree import Ids, Packed
 
 __all__ = ["check_scale", "packed_inputs", "padded_inputs", "takes", "text_config"]
@@ -62,8 +63,10 @@ def packed_inputs(model: torch.nn.Module, layout: Packed, device: torch.device) 
     else:
         visible = torch.from_numpy(layout.mask()).to(device)[None, None]
         mask = torch.zeros(visible.shape, device=device).masked_fill_(~visible, torch.finfo(torch.float32).min)
+    ids, places = torch.from_numpy(layout.input_ids)[None].to(device), layout.positions + 1
+    pairs = int(2 * places.sum()) - len(places)  # of a token with those of its row, up to it or up to the row's end
     return {
-        "input_ids": torch.from_numpy(layout.input_ids)[None].to(device),
+        "input_ids": noted(ids, len(places), pairs),
         "attention_mask": mask,
         "position_ids": torch.from_numpy(layout.positions)[None].to(device),
         "use_cache": False,
@@ -79,5 +82,6 @@ def padded_inputs(model: torch.nn.Module, rows: Sequence[Ids], device: torch.dev
     ids, mask = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
     for i, row in enumerate(rows):
         ids[i, : len(row)], mask[i, : len(row)] = row, 1
-    found = {"input_ids": torch.from_numpy(ids).to(device), "use_cache": False}
+    noted_ids = noted(torch.from_numpy(ids).to(device), *extent_of(rows))
+    found = {"input_ids": noted_ids, "use_cache": False}
     return found | ({"attention_mask": torch.from_numpy(mask).to(device)} if counts_tokens(model) else {})

@@ -307,6 +307,13 @@ class TrainerOptions(BaseModel, extra="forbid"):
         "last bits from run to run, so the result after a restart differs from one without",
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if the role was given GPUs")
+    peak_tflops: float | None = Field(
+        None,
+        gt=0,
+        description="peak of a rank's device in TFLOP/s, for the metric mfu; null: that of common GPUs in bfloat16, by "
+        "name, else no mfu",
+        json_schema_extra=_TRAINED,
+    )
     timeout_s: float = Field(600.0, gt=0, description="seconds after which a collective that does not end is an error")
 
     @property

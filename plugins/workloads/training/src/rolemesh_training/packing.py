@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from rolemesh.errors import RolemeshError
 from rolemesh_training.inputs import check_scale, packed_inputs, padded_inputs, takes
 from rolemesh_training.measured import fitness
+from rolemesh_training.speed import extent_of, noted
 from rolemesh_training.tree import Counted, Packed, pack, rows_of, targets_of, wanted_of
 
 __all__ = ["Packed", "completion_logprobs", "completion_values", "pack", "row_scores"]
@@ -89,7 +90,8 @@ def row_scores(model: torch.nn.Module, rows: Sequence[Any], device: torch.device
     for i, row in enumerate(rows):
         ids[i, : len(row)], mask[i, : len(row)] = row, 1
     found: torch.Tensor = model(
-        input_ids=torch.from_numpy(ids).to(device), attention_mask=torch.from_numpy(mask).to(device)
+        input_ids=noted(torch.from_numpy(ids).to(device), *extent_of(rows)),
+        attention_mask=torch.from_numpy(mask).to(device),
     ).logits
     return found.float()
 

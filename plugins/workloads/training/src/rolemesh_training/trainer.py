@@ -35,6 +35,7 @@ from rolemesh_training.options import LOSS_OPTIONS, ONE_THREAD, token_column
 from rolemesh_training.packing import completion_logprobs, completion_values, row_scores
 from rolemesh_training.parking import Parking
 from rolemesh_training.sampling import OLD, REFERENCE, row_name, row_temperatures
+from rolemesh_training.speed import Speed, noted
 from rolemesh_training.staleness import lags, stale_rows
 from rolemesh_training.sums import add, add_lags, add_output, counted, reported, weights
 
@@ -65,13 +66,13 @@ class Trainer(ABC):
         self.group = join(ctx, self.options.timeout_s, needed=self.needs_group())
         self.prepare()
         self.parking = Parking(self.on_device())
-        self._forwards = 0
         self._said: set[tuple[str, str]] = set()
         self._fit: Fitness | None = None
-        self._positions: int | None = getattr(text_config(self.model), "max_position_embeddings", None)
+        config = text_config(self.model)
+        self._positions: int | None = getattr(config, "max_position_embeddings", None)
+        self.speed = Speed(self.model, config, self.device, self.options.peak_tflops)
         if self.options.measured:
             self._measure()
-        self.model.register_forward_pre_hook(self._count_forward)
         seed_generators(ctx.seed_for("rank", ctx.rank))
 
     # ------------------------------------------------------------------------------------------- what a subclass says
@@ -144,6 +145,7 @@ class Trainer(ABC):
         if self.options.frozen:
             remedy = "set its option frozen to false, or leave the call out of the flow"
             raise RolemeshError(f"role {self.ctx.role} is frozen, and cannot be trained", remedy=remedy)
+        self.speed.begin()
         batch = self._recent(self._fitting(batch, token_column(self.options.loss), "train"))
         batch = self._with_old_logprobs(batch)
         self.model.train()
@@ -151,6 +153,7 @@ class Trainer(ABC):
         for _ in range(self.options.epochs):
             for start, end in pairwise(cuts):
                 self._learn(batch[start:end] if len(cuts) > 2 else batch, batch)
+        self.ctx.metric(**self.speed.metrics(self.group.size))
         self.version += 1
 
     def _fitting(self, batch: Batch, tokens: TokenColumn | None, operator: str) -> Batch:
@@ -443,19 +446,19 @@ class Trainer(ABC):
 
     def _idle_pass(self) -> LossOutput:
         """Take part in the others' forward and backward pass without adding to either."""
-        token = torch.zeros((1, 1), dtype=torch.int64, device=self.device)
+        token = noted(torch.zeros((1, 1), dtype=torch.int64, device=self.device), 0, 0)
         with self.precision():
             return LossOutput(self.model(input_ids=token, use_cache=False).logits.float().sum() * 0.0, 0.0)
 
     def loss_of(self, part: Batch) -> LossOutput:
         """Compute the loss of a part of a batch, without a backward pass."""
-        before = self._forwards
+        before = self.speed.forwards
         context = LossContext(self.device, self.ctx.step, self.version, self.options.loss_options)
         with self.precision():
             output = self.loss(self.model, part, context)
-        if self.lockstep and self._forwards - before != 1:
+        if self.lockstep and (number := self.speed.forwards - before) != 1:
             raise RuntimeError(
-                f"the loss {self.options.loss} ran the model {self._forwards - before} times on a micro-batch; it must "
+                f"the loss {self.options.loss} ran the model {number} times on a micro-batch; it must "
                 "run it exactly once, or ranks would gather parameters a different number of times and hang"
             )
         if not output.total.requires_grad:
@@ -464,9 +467,6 @@ class Trainer(ABC):
                 "rank's backward pass. Return a total computed from the model's output, with weight 0 to skip it"
             )
         return output
-
-    def _count_forward(self, *_: object) -> None:
-        self._forwards += 1
 
 
 def _tensors(found: Any) -> list[torch.Tensor]:

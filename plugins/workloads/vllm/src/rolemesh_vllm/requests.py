@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 from vllm import SamplingParams
 from vllm.inputs.engine import tokens_input
+
+from rolemesh_vllm.load import Load
 
 __all__ = ["Requests"]
 
@@ -23,6 +26,7 @@ class Requests:
         self._numbers, self._engine = llm.request_counter, llm.llm_engine
         self._deaths_named = deaths_named
         self._takers: dict[str, Callable[[Any], None]] = {}
+        self.load = Load(self._engine)
 
     def __len__(self) -> int:
         return len(self._takers)
@@ -39,8 +43,11 @@ class Requests:
 
     def step(self) -> None:
         """Compute one batch, usually one token of each request, and hand out its outputs."""
+        began = time.perf_counter()
         with self._deaths_named():
             outputs = self._engine.step()
+        ended = sum(len(each.token_ids) for output in outputs if output.finished for each in output.outputs)
+        self.load.step(time.perf_counter() - began, ended)
         for output in outputs:
             name = output.request_id
             take = self._takers.pop(name, None) if output.finished else self._takers.get(name)

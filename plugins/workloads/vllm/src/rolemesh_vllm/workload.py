@@ -174,6 +174,7 @@ class EngineWorkload(Workload):
         """
         start = time.perf_counter()
         self.settle()
+        self.report_load()
         tensors = {name: in_pieces(value) for name, value in weights.items()}
         version, scaling = ([tensors.pop(name)[0].data[0]] if name in tensors else [] for name in (VERSION, SCALING))
         if scaling:
@@ -186,6 +187,13 @@ class EngineWorkload(Workload):
 
     def settle(self) -> None:
         """Prepare for new weights, which come next."""
+
+    def report_load(self, prefix: str = "") -> None:
+        """Report what the engine did since the last report."""
+        found, preemptions = self.engine.requests.load.metrics(self.ctx.world_size)
+        if found:
+            self.ctx.metric(**{f"{prefix}{name}": value for name, value in found.items()})
+            self.ctx.count(**{f"{prefix}preemptions": preemptions})
 
     def _prompts(self, prompts: Batch, max_tokens: int) -> tuple[Batch, list[list[int]], NDArray[np.int64]]:
         """Return the prompts that leave room for `max_tokens` more, or were cut, their token ids, and a number for
@@ -350,6 +358,7 @@ class VLLMWorkload(EngineWorkload):
         ctx.count(
             generated_tokens=sum(len(c.ids) for c in completions), prompt_tokens=samples * sum(len(row) for row in ids)
         )
+        self.report_load(prefix)
         if completions:
             ctx.metric(**{f"{prefix}completion_length": float(np.mean([len(c.ids) for c in completions]))})
         said = o.sampling(greedy=bool(instead))
@@ -358,4 +367,4 @@ class VLLMWorkload(EngineWorkload):
     def run(self, prompts: Batch, ids: list[list[int]], params: Sequence[Any], samples: int) -> list[Completion]:
         """Return `samples` completions of each of `ids`, with `params` prompt by prompt. `prompts` are the operator's
         rows."""
-        return self.engine.complete([row for row in ids for _ in range(samples)], params)
+        return self.engine.complete([row for row in ids for _ in range(samples)], params, self.ctx.progress)
