@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+
 from rolemesh.api.observer import Event
 from rolemesh_facts.lanes import columns, joined, lane
 from rolemesh_facts.marks import Mark, marks
@@ -27,6 +31,29 @@ def test_no_two_operators_overlap_and_an_edge_back_is_drawn_below() -> None:
     assert drawing.lines[-1].back
     assert drawing.lines[-1].y > max(y for _, y in places) + HEIGHT
     assert drawing.height > drawing.lines[-1].y
+
+
+def points(path: str) -> Iterator[tuple[float, float]]:
+    """Yield places on a path of curves and horizontal lines, by De Casteljau's algorithm."""
+    at = 0.0, 0.0
+    for kind, text in re.findall(r"([MCH])([^MCH]*)", path):
+        given = [float(each) for each in text.split()]
+        pairs = [(given[0], at[1])] if kind == "H" else list(zip(given[::2], given[1::2], strict=True))
+        for share in (n / 20 for n in range(21)):
+            left = pairs if kind == "M" else [at, *pairs]
+            while len(left) > 1:
+                left = [(x + share * (u - x), y + share * (v - y)) for (x, y), (u, v) in pairwise(left)]
+            yield left[0]
+        at = pairs[-1]
+
+
+def test_an_edge_passes_between_the_operators_of_the_layers_that_it_skips() -> None:
+    nodes = ["tasks", "converse", "other", "train", "weights", "load"]
+    near = [("tasks", "converse"), ("tasks", "other"), ("converse", "train"), ("train", "weights"), ("weights", "load")]
+    drawing = draw(nodes, [*near, ("converse", "load"), ("tasks", "weights"), ("tasks", "load")])
+    for line in drawing.lines:
+        for x, y in [*points(line.path), (line.x, line.y)]:
+            assert not any(u < x < u + WIDTH and v < y < v + HEIGHT for u, v in drawing.places.values()), line
 
 
 def test_an_edge_to_the_same_operator_leads_back() -> None:

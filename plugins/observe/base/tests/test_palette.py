@@ -8,14 +8,17 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+import rolemesh_view
 from rolemesh_durable.api.extensions import PHASES as ENGINE_PHASES
 from rolemesh_facts.labels import meaning
-from rolemesh_facts.palette import DARK, LIGHT, PHASES, css, phase_of
+from rolemesh_facts.palette import DARK, LIGHT, PALE, PHASES, css, phase_of
 from rolemesh_recorder.lines import FlowEdge, FlowFile, FlowOp
 from rolemesh_report.style import STYLE
 from rolemesh_view import application
 from rolemesh_view.guard import Access
 from rolemesh_view.viewed import Runs
+
+STATIC = Path(rolemesh_view.__file__).parent / "static"
 
 
 def test_each_phase_that_a_rank_records_has_a_colour_and_a_meaning_of_its_own() -> None:
@@ -31,6 +34,19 @@ def test_text_on_each_colour_has_the_contrast_of_wcag() -> None:
         for phase in PHASES:
             lighter, darker = sorted((luminance(colours[phase]), luminance(colours[f"on-{phase}"])), reverse=True)
             assert (lighter + 0.05) / (darker + 0.05) >= 4.5, phase
+
+
+def test_strong_colours_lines_and_the_edges_of_inputs_stand_out_from_the_page() -> None:
+    """WCAG 2.2, 1.4.11: parts of a picture and of controls have a contrast of 3 to what is beside them."""
+    style, plots = (STATIC / "style.css").read_text(), (STATIC / "metrics.js").read_text()
+    pages = dict(zip(("light", "dark"), re.findall(r"--bg:(#\w+)", style), strict=True)) | {"light": "#ffffff"}
+    lines = re.findall(r'"(#\w{6})"', plots.split("COLOURS = [")[1].split("]")[0])
+    borders = dict(zip(pages, re.findall(r"--border:(#\w+)", style), strict=True))
+    for page, colours in (("light", LIGHT), ("dark", DARK)):
+        strong = [colour for phase, colour in colours.items() if phase not in PALE]
+        for colour in [*strong, *lines, borders[page]]:
+            lighter, darker = sorted((luminance(colour), luminance(pages[page])), reverse=True)
+            assert (lighter + 0.05) / (darker + 0.05) >= 3, (page, colour)
 
 
 def luminance(colour: str) -> float:

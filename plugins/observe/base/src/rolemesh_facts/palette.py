@@ -1,6 +1,7 @@
 """The colours of what ranks do, for every picture of a run. Pure.
 
-Work has strong colours. Waits are grey or pale, so that a reader sees first who works.
+Work has strong colours. Waits are grey or pale, so that a reader sees first who works; the strong ones have a contrast
+of at least 3 to the page (WCAG 2.2, 1.4.11).
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from rolemesh_recorder.lines import FlowFile
 __all__ = ["PHASES", "css", "phase_of"]
 
 LIGHT: Final[Mapping[str, str]] = {
-    "computing": "#2571cd", "waiting": "#c9ced6", "blocked": "#b98ad8", "idle": "#e6e9ee", "calling": "#1baf7a",
-    "serving": "#0b7d58", "following": "#bfe3d5", "gathering": "#7fb5b5", "saving": "#eda100", "turn": "#f3c6d8",
+    "computing": "#2571cd", "waiting": "#c9ced6", "blocked": "#a774cb", "idle": "#e6e9ee", "calling": "#189c6c",
+    "serving": "#0b7d58", "following": "#bfe3d5", "gathering": "#4f9494", "saving": "#b07900", "turn": "#f3c6d8",
     "loading": "#d9639a", "memory": "#8f5bb8", "starting": "#8a6d3b", "setup": "#a98a52", "restoring": "#d96d4f",
     "engine": "#7b8794",
 }  # fmt: skip
@@ -24,6 +25,8 @@ DARK: Final[Mapping[str, str]] = {
 }  # fmt: skip
 PHASES: Final = tuple(LIGHT)
 """The phases that have a colour, in the order of legends."""
+PALE: Final = frozenset({"waiting", "idle", "following", "turn"})
+"""The waits whose colours are near that of the page."""
 _INK: Final = ("#0d1116", "#ffffff")
 
 

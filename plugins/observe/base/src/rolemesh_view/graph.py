@@ -1,12 +1,14 @@
 """The picture of a flow: layers of operators from left to right, and the lines between them. Pure.
 
 Sugiyama et al. 1981, "Methods for visual understanding of hierarchical system structures": remove cycles, give each
-node the layer after the last of its predecessors, and order each layer by the mean place of its neighbours.
+node the layer after the last of its predecessors, give an edge a place of its own in each layer that it passes, and
+order each layer by the mean place of its neighbours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 __all__ = ["Drawing", "Line", "draw", "layers"]
@@ -14,6 +16,8 @@ __all__ = ["Drawing", "Line", "draw", "layers"]
 WIDTH, HEIGHT = 190, 84
 ACROSS, DOWN = 150, 36
 MARGIN = 30
+PASSES, PASSAGE = "pass ", 34
+"""The beginning of the key of a place where an edge passes a layer, and its height: that of two lines of text."""
 SWEEPS = 6
 
 
@@ -73,23 +77,35 @@ def draw(nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> Drawing:
     columns: list[list[str]] = [[] for _ in range(max(layer.values(), default=-1) + 1)]
     for node in nodes:
         columns[layer[node]].append(node)
-    _order(columns, edges)
-    tallest = max(map(len, columns), default=0)
+    ways: list[list[str]] = []
+    for at, (source, target) in enumerate(edges):
+        passed = [f"{PASSES}{at} {between}" for between in range(layer[source] + 1, layer[target])]
+        for place in passed:
+            columns[int(place.rpartition(" ")[2])].append(place)
+        ways.append([source, *passed, target])
+    _order(columns, [pair for way in ways for pair in pairwise(way)])
+    tall = [sum(_height(node) + DOWN for node in column) for column in columns]
     places = {}
     for x, column in enumerate(columns):
-        top = MARGIN + (tallest - len(column)) * (HEIGHT + DOWN) // 2
-        for y, node in enumerate(column):
-            places[node] = (MARGIN + x * (WIDTH + ACROSS), top + y * (HEIGHT + DOWN))
-    base = MARGIN + tallest * (HEIGHT + DOWN)
+        top = MARGIN + (max(tall) - tall[x]) // 2
+        for node in column:
+            places[node] = (MARGIN + x * (WIDTH + ACROSS), top)
+            top += _height(node) + DOWN
+    base = MARGIN + max(tall, default=0)
     drawn, backs = [], 0
-    for at, (source, target) in enumerate(edges):
-        twins = [n for n, edge in enumerate(edges) if edge == (source, target)]
-        back = layer[target] <= layer[source]
-        drawn.append(_line(places, source, target, twins.index(at) - (len(twins) - 1) / 2, base + 30 * backs, back))
+    for at, way in enumerate(ways):
+        twins = [n for n, edge in enumerate(edges) if edge == edges[at]]
+        back = layer[way[-1]] <= layer[way[0]]
+        drawn.append(_line(places, way, twins.index(at) - (len(twins) - 1) / 2, base + 30 * backs, back))
         backs += back
     width = 2 * MARGIN + len(columns) * (WIDTH + ACROSS) - ACROSS if columns else 0
     below = base + 30 * backs if backs else base - DOWN  # without edges back, nothing is below the operators
-    return Drawing(places, drawn, max(0, width), max(0, below + MARGIN))
+    shown = {node: places[node] for node in nodes}
+    return Drawing(shown, drawn, max(0, width), max(0, below + MARGIN))
+
+
+def _height(node: str) -> int:
+    return PASSAGE if node.startswith(PASSES) else HEIGHT
 
 
 def _order(columns: list[list[str]], edges: Sequence[tuple[str, str]]) -> None:
@@ -104,16 +120,25 @@ def _order(columns: list[list[str]], edges: Sequence[tuple[str, str]]) -> None:
             rows |= {node: at - (len(column) - 1) / 2 for at, node in enumerate(column)}
 
 
-def _line(
-    places: Mapping[str, tuple[int, int]], source: str, target: str, shift: float, below: float, back: bool
-) -> Line:
-    (x1, y1), (x2, y2) = places[source], places[target]
+def _line(places: Mapping[str, tuple[int, int]], way: Sequence[str], shift: float, below: float, back: bool) -> Line:
+    (x1, y1), (x2, y2) = places[way[0]], places[way[-1]]
     if back:
         begin, end = x1 + WIDTH / 2, x2 + WIDTH / 2
         deep = below + 30
         path = f"M{begin:.0f} {y1 + HEIGHT} C{begin:.0f} {deep:.0f} {end:.0f} {deep:.0f} {end:.0f} {y2 + HEIGHT}"
         return Line(path, (begin + end) / 2, below + 16, True)
-    begin_y, end_y = y1 + HEIGHT / 2 + 24 * shift, y2 + HEIGHT / 2 + 24 * shift
-    middle = (x1 + WIDTH + x2) / 2
-    path = f"M{x1 + WIDTH} {begin_y:.0f} C{middle:.0f} {begin_y:.0f} {middle:.0f} {end_y:.0f} {x2} {end_y:.0f}"
-    return Line(path, middle, (begin_y + end_y) / 2, False)
+    x, y = x1 + WIDTH, y1 + HEIGHT / 2 + 24 * shift
+    path = f"M{x} {y:.0f}"
+    labels = []
+    for node in way[1:]:
+        left, top = places[node]
+        end_y = top + _height(node) / 2 + (24 * shift if node == way[-1] else 0)
+        middle = (x + left) / 2
+        path += f" C{middle:.0f} {y:.0f} {middle:.0f} {end_y:.0f} {left} {end_y:.0f}"
+        labels.append((middle, (y + end_y) / 2))
+        x, y = left, end_y
+        if node != way[-1]:
+            x += WIDTH
+            path += f" H{x}"
+            labels.append((left + WIDTH / 2, end_y))
+    return Line(path, *labels[len(labels) // 2], False)

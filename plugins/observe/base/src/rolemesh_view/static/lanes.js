@@ -62,7 +62,7 @@
         context.fillStyle = colour(phase);
         context.fillRect(left, TOP + at * ROW + 4, wide, ROW - 8);
         if (wide > 70 && phase === "computing") {
-          context.fillStyle = "#fff";
+          context.fillStyle = style("on-" + phase);
           const label = data.ops[op] || "", short = label.slice(label.indexOf(".") + 1), number = step >= 0 ? " · " + step : "";
           const fits = [label + number, short + number, short].find(each => context.measureText(each).width < wide - 8);
           if (fits) context.fillText(fits, Math.max(left, LEFT) + 4, TOP + at * ROW + ROW / 2);

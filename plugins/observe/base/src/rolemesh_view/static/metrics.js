@@ -4,7 +4,7 @@
   const plots = document.getElementById("plots");
   if (!plots) return;
   const value = id => document.getElementById(id).value;
-  const COLOURS = ["#2a78d6", "#d9541e", "#1baf7a", "#b98ad8", "#eda100", "#e0508a", "#7b8794", "#0b9aa6"];
+  const COLOURS = ["#2a78d6", "#d9541e", "#189c6c", "#a774cb", "#b07900", "#e0508a", "#7b8794", "#0b9aa6"];
   const STEPS = Array.from({length: 46}, (_, n) => [1, 2, 5][n % 3] * 10 ** Math.floor(n / 3)); // no tick stands between two steps
   const known = new Map();
   // Values that hardly differ get an axis around them, or uPlot finds no ticks and draws nothing.
