@@ -126,6 +126,13 @@ def test_no_account_has_more_than_its_time() -> None:
     assert [accounts.next((each + 3) * S).spent["computing"] for each in range(3)] == [1_400_000, 1_000_000, 500_001]
 
 
+def test_the_time_before_the_first_account_is_not_taken_from_later_ones() -> None:
+    found = totals(now=(IDLE, -1, 1))
+    accounts = Accounts(WALL, Spans(WALL), lambda: found, no_edges, 9 * S)
+    found = totals(idling=700 * MS)
+    assert accounts.next(10 * S).spent == {"idle": 700_000}
+
+
 def test_accounts_add_up_to_the_totals_whatever_their_ends_are() -> None:
     found = totals()
     accounts = Accounts(WALL, Spans(WALL), lambda: found, no_edges, 0)

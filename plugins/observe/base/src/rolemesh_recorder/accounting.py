@@ -16,6 +16,8 @@ COUNTED: Final = frozenset(("turn", "loading", "gathering", "calling", "serving"
 """Phases that only spans tell of."""
 ENCLOSING: Final = frozenset(("idle", "waiting", "blocked", "saving"))
 """Phases whose totals contain the phases within them."""
+NOTHING: Final = (0, -1, 0)
+"""The present phase of a rank that is between two phases."""
 BETWEEN: Final = frozenset(("idle", "saving"))
 """Phases between two operators."""
 JOINED: Final = frozenset(("calling", "serving"))
@@ -139,7 +141,8 @@ class Accounts:
         """
         self._wall, self._spans, self._totals, self._edges, self._began = wall, spans, totals, edges, now
         self._sent = {edge: end.sent for edge, end in edges()[0].items()}
-        self._booked = amounts(totals(), spans, now)
+        # The page shows a phase since the rank's setup, which no total will ever have.
+        self._booked = amounts(totals()._replace(now=NOTHING, around=NOTHING), spans, now)
         self._finished = resume
 
     def next(self, now: int) -> Account:
