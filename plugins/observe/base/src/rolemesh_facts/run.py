@@ -200,7 +200,9 @@ class RunFacts:
         last = events[-1] if events else None
         said = last.data.get("status") if last and last.kind == "job_ended" else None  # only the owner reads the result
         state = str(result.get("status") or said or ("began" if events else "new"))
-        ended = last.time if last and (result or said) else 0.0
+        ended, lasted = last.time if last and (result or said) else 0.0, result.get("wall_s")
+        if ended and isinstance(lasted, int | float):
+            ended = began + lasted  # the job also took what precedes and follows its events
         committed = result.get("committed_steps")
         step = committed - 1 if isinstance(committed, int) else last_line.step if last_line else -1
         found = result.get("goodput")
