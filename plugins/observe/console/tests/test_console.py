@@ -15,7 +15,7 @@ from rich.console import Console
 from rolemesh.api.observer import AgentStatus, Event, JobStatus, RankStatus, RoleTimes, RunInfo, StepMetrics
 from rolemesh_console.console import ConsoleObserver, ConsoleOptions
 from rolemesh_console.live_view import live_view
-from rolemesh_console.sentences import _SENTENCES, sentence
+from rolemesh_console.sentences import _QUIET, _SENTENCES, described, sentence
 from rolemesh_console.statistics import Statistics
 from rolemesh_durable.extensions.masters import KINDS
 
@@ -298,8 +298,29 @@ def test_a_return_to_disk_names_the_calls_that_may_be_made_twice() -> None:
     assert (sentence(Event(1, 1, 0.0, "replanned", moved)) or "").startswith("agent/1 start in other places; calls")
 
 
-def test_each_sentence_is_about_a_kind_of_event_that_there_is() -> None:
-    assert _SENTENCES.keys() <= KINDS.keys()
+def test_each_kind_of_event_has_a_sentence() -> None:
+    assert _SENTENCES.keys() | _QUIET.keys() == KINDS.keys()
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "said"),
+    [
+        ("persisted", {"step": 7}, "the checkpoint after step 7 is on disk"),
+        ("rank_ready", {"role": "a", "rank": 1, "setup_s": 0.25}, "a/1 is ready; its setup took 0.25 s"),
+        ("job_started", {"agents": ["node0"], "ranks": 3}, "the job starts, with 3 ranks and 1 agent"),
+        (
+            "recovery_launched",
+            {"number": 2, "ranks": [{"role": "a", "rank": 1, "resume": 204}]},
+            "recovery 2 starts a/1 from step 205",
+        ),
+    ],
+)
+def test_an_event_that_can_wait_has_a_sentence_for_a_reader_of_all_events(
+    kind: str, data: dict[str, Any], said: str
+) -> None:
+    event = Event(1, 1, 0.0, kind, data)
+    assert (sentence(event), described(event)) == (None, said)
+    assert described(Event(1, 1, 0.0, kind, {})) is None, "data of another version"
 
 
 def test_an_event_of_an_engine_that_is_not_known_here_has_no_sentence() -> None:

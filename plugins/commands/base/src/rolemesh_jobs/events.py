@@ -11,7 +11,7 @@ import typer
 
 from rolemesh.api.observer import Event
 from rolemesh.cli.arguments import JobName, JsonFlag, RunsDir
-from rolemesh_console.sentences import sentence
+from rolemesh_console.sentences import described
 from rolemesh_durable.api.history import events, newest_event
 from rolemesh_jobs.runs import find
 
@@ -93,7 +93,7 @@ def line(event: Event) -> Text:
     known = 0 <= event.time < 1e11  # else a damaged line
     at = f"{datetime.fromtimestamp(event.time, UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z" if known else "?"
     text = Text.assemble((f"{event.seq:>5} ", "dim"), (f"{at}  ", "dim"), (f"{event.kind:<17}", _style(event.kind)))
-    said = sentence(event)
+    said = described(event)
     if said is not None:
         first, *rest = [*said.removeprefix(f"{event.kind}: ").splitlines(), *_traceback(event)]
         return text.append(f" {first}").append("".join(f"\n        {part}" for part in rest))

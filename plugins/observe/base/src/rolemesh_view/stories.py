@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from rolemesh.api.observer import Event
-from rolemesh_console.sentences import sentence
+from rolemesh_console.sentences import described
 from rolemesh_facts.recoveries import Story
 from rolemesh_view.text import duration
 
@@ -33,7 +33,7 @@ class Told(NamedTuple):
 def event_text(event: Event) -> str:
     """Return the sentence about an event, or its data as ``name=value``."""
     try:
-        said = sentence(event)
+        said = described(event)
     except Exception:  # a damaged event, or one of another version
         said = None
     if said:

@@ -13,9 +13,10 @@ import msgspec
 from rolemesh.api.failures import Failure, describe
 from rolemesh.api.observer import Event
 
-__all__ = ["sentence"]
+__all__ = ["described", "sentence"]
 
 _Data: TypeAlias = Mapping[str, Any]
+_Sentence: TypeAlias = str | Callable[[_Data], str | None]
 _NODE_CHARACTERS = 12
 """Number of characters of a node's name that are shown. On Ray it has 56, and the first ones are enough to tell nodes
 apart."""
@@ -24,7 +25,16 @@ apart."""
 def sentence(event: Event) -> str | None:
     """Return the event as a sentence; None for an event that can wait, for an unknown kind, and for data that another
     version wrote or that is damaged."""
-    told = _SENTENCES.get(event.kind)
+    return _told(_SENTENCES, event)
+
+
+def described(event: Event) -> str | None:
+    """Return the event as a sentence, also if it can wait; None for an unknown kind and for unreadable data."""
+    return _told(_SENTENCES, event) or _told(_QUIET, event)
+
+
+def _told(known: Mapping[str, _Sentence], event: Event) -> str | None:
+    told = known.get(event.kind)
     try:
         return told.format_map(event.data) if isinstance(told, str) else told(event.data) if told is not None else None
     except Exception:
@@ -127,6 +137,16 @@ def _nodes_banned(data: _Data) -> str | None:
     return f"level {data['level']} bans {bans}" if bans else None
 
 
+def _job_started(data: _Data) -> str:
+    ranks, agents = data["ranks"], len(data["agents"])
+    return f"the job starts, with {ranks} rank{'s' * (ranks != 1)} and {agents} agent{'s' * (agents != 1)}"
+
+
+def _recovery_launched(data: _Data) -> str:
+    ranks = (f"{each['role']}/{each['rank']} from step {each['resume'] + 1}" for each in data["ranks"])
+    return f"recovery {data['number']} starts {', '.join(ranks)}"
+
+
 def _job_stopping(data: _Data) -> str | None:
     return f"stopping: {data.get('message', '')}" if data.get("status") == "interrupted" else None
 
@@ -143,7 +163,7 @@ _SLOW_OPERATOR = (
     "warning: {role}/{rank} in {operator} at step {step} took {seconds:.0f} s, longer than hang.after_s, and came "
     "through; it is allowed {allowed_s:g} s from now on: set hang.after_s above that"
 )
-_SENTENCES: dict[str, str | Callable[[_Data], str | None]] = {
+_SENTENCES: dict[str, _Sentence] = {
     "ban_lifted": "node {node:.12} may have ranks again: {why}",
     "agent_died": "agent {agent} on node {node} is gone ({why}); the next one adopts its ranks",
     "connections_refused": "warning: node {node} has refused {count} connections that had not the job's key",
@@ -179,3 +199,27 @@ _SENTENCES: dict[str, str | Callable[[_Data], str | None]] = {
     "waiting_for_nodes": "waiting up to {wait_s:g} s for a place: {missing}",
 }
 """Kind of event → sentence: a template filled with the event's data, or a function of the data."""
+_QUIET: dict[str, _Sentence] = {
+    "agent_left": "agent {agent} has left node {node:.12}: {why}",
+    "agent_lost": "agent {agent} on node {node:.12} is lost with its ranks: {why}",
+    "agent_started": "agent {agent} starts on node {node:.12}",
+    "agent_stopped": "agent {agent} has ended",
+    "agent_up": "agent {agent} runs on node {node:.12}, process {pid}",
+    "child_killed": "rehearsal: process {pid} ({name}) of {target} is killed",
+    "job_detached": "the driver has left the job to its master",
+    "job_ended": "the job is {status}",
+    "job_running": "every rank is ready, and the first step begins",
+    "job_started": _job_started,
+    "job_stopping": "the job stops: it is {status}",
+    "layout_changed": "resize {number}: the ranks have come to the stop point, and go on with other numbers",
+    "node_checked": "node {node:.12} is fit",
+    "node_lost": "node {node:.12} is lost",
+    "persisted": "the checkpoint after step {step} is on disk",
+    "rank_done": "{role}/{rank} has done its last step, {finished}",
+    "rank_ready": "{role}/{rank} is ready; its setup took {setup_s:.3g} s",
+    "rank_up": "{role}/{rank} runs its setup on node {node:.12}, process {pid}",
+    "recovery_launched": _recovery_launched,
+    "regained": "recovery {number}: the restarted ranks are at the steps that they had reached before",
+    "suspects_used": "recovery {number} uses nodes that it should avoid, because no other place is free: {missing}",
+}
+"""Sentences about events that can wait, as in `_SENTENCES`."""
