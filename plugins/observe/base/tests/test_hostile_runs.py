@@ -25,7 +25,7 @@ from rolemesh_view.guard import Access
 from rolemesh_view.pages import PAGES
 from rolemesh_view.viewed import Runs
 
-TABLES = ("ranks", "spans", "edges", "events", "metrics", "rows", "recoveries")
+TABLES = ("ranks", "spans", "edges", "events", "metrics", "rows", "recoveries", "nodes", "gpus")
 VERBS = {
     "report": ("-o", "{out}/report"),
     "trace": ("-o", "{out}/trace"),

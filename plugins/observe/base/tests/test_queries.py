@@ -38,6 +38,7 @@ def test_a_copied_run_tells_what_its_ranks_did(seen: Path, tmp_path: Path) -> No
     (edge,) = rows(copy, "select producer, consumer, param, producer_waited_s + consumer_waited_s > 0 from edges")
     assert edge == ("source.make", "sink.take", "batch", True)
     assert rows(copy, "select level, len(restarted), ready_s > 0 from recoveries") == [("process", 1, True)]
+    assert rows(copy, "select count(*) > 0, min(cores_total) >= 1 from nodes join ranks using (node)") == [(True, True)]
     assert rows(copy, "select max(step) from spans where operator = 'sink.take'") == [(19,)]
     assert rows(copy, "select count(*) from metrics where name = 'reward' and operator is null") == [(20,)]
     assert rows(copy, "select distinct columns->>'text' from rows") == [("<b>\x1b[31m",)]

@@ -15,7 +15,9 @@ from starlette.testclient import TestClient
 
 from rolemesh_jobs.picture import job_status
 from rolemesh_recorder.lines import Account, FlowEdge, FlowFile, FlowOp, Head, Stretch, encode
+from rolemesh_recorder.node_record import NodeFile
 from rolemesh_recorder.rows import Row
+from rolemesh_recorder.usage import GPU, Usage, node_file
 from rolemesh_report.writing import write_report
 from rolemesh_runtime.lock import RunLock, lock_file
 from rolemesh_view import application
@@ -340,6 +342,21 @@ def test_the_page_of_placement_says_at_a_node_why_its_drain_waits(tmp_path: Path
     )
     node = client.get("/run/run/placement").text.partition('<section class="node-box" data-key="node">')[2]
     assert "needs cpu 4" in node.partition("</section>")[0]
+
+
+def test_the_page_of_placement_shows_the_load_of_each_node(tmp_path: Path) -> None:
+    file = NodeFile(node_file(write_run(tmp_path / "run", ended=False), "node"), 10**6)
+    for at in range(3):
+        gpu = GPU(0, 0.5, 10 * 10**9, 140 * 10**9, 55.0, HOSTILE)
+        file.append(Usage(T + 2_000_000 * at, 2_000_000, 1.5, 4.0, 8 * 10**9, 16 * 10**9, 5000, 0, (gpu,)))
+    client = TestClient(
+        application(Runs(tmp_path), Access(TOKEN)), ADDRESS, headers={"authorization": f"Bearer {TOKEN}"}
+    )
+    node = client.get("/run/run/placement").text.partition('<section class="node-box" data-key="node">')[2]
+    node = node.partition("</section>")[0]
+    for text in ("1.5 of 4", "8.0 GB of 16.0 GB", "50% busy, 10.0 GB of 140.0 GB, 55 °C", "2.5 kB/s"):
+        assert text in node
+    assert (node.count("<svg"), "<script>" in node) == (4, False)
 
 
 def test_the_page_of_logs_opens_with_a_log_that_has_text(tmp_path: Path) -> None:

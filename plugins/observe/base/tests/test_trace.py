@@ -14,6 +14,7 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh.cli import main
 from rolemesh.errors import RolemeshError
 from rolemesh_recorder.lines import Account, FlowEdge, FlowFile, FlowOp, Head, Life, Line, Stretch, encode, rank_folder
+from rolemesh_recorder.usage import recorded_nodes
 from rolemesh_trace.arrows import Run, arrows
 from rolemesh_trace.command import chosen, duration
 from rolemesh_trace.drawing import drawing
@@ -122,6 +123,8 @@ def test_a_real_run_with_a_failure_is_complete(seen: Path, tmp_path: Path) -> No
     assert main(["trace", str(copy), "-o", str(out)]) == 0
     content = Content(out.read_bytes())
     assert {"job seen", "source/0", "sink/0", "recoveries", "sink/0: steps"} <= set(content.tracks.values())
+    (node,) = recorded_nodes(seen)
+    assert {f"node {node[:12]}", "cores", "memory"} <= set(content.tracks.values())
     takes = [each for each in content.slices if each.name == "sink.take"]
     assert 19 in {each.step for each in takes}, "before a SIGKILL, half a second is lost"
     assert {each.name for each in content.slices} >= {"starting", "setup", "source.make"}

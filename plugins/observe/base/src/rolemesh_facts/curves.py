@@ -40,14 +40,15 @@ class Curve(NamedTuple):
     left: int = LEFT
 
 
-def curve_of(points: Points, width: int, height: int) -> Curve:
-    """Return the lines of a metric."""
+def curve_of(points: Points, width: int, height: int, bounds: tuple[float, float] | None = None) -> Curve:
+    """Return the lines of a metric. `bounds` are the ends of the vertical axis; None for those of the values."""
     steps, values = points
     finite = [value for value in values if math.isfinite(value)]
     around = max(3, len(values) // 10) | 1
     low, high = min(finite, default=0.0), max(finite, default=0.0)
     if low == high:
         low, high = low - (abs(low) or 1.0) * 0.1, high + (abs(high) or 1.0) * 0.1
+    low, high = bounds or (low, high)
     first, last = (steps[0], steps[-1]) if steps else (0, 0)
     right, floor, span = width - RIGHT, height - BOTTOM, max(1, last - first)
 

@@ -38,6 +38,7 @@ from rolemesh_recorder.reading import (
     recorded_ranks,
 )
 from rolemesh_recorder.rows import Row
+from rolemesh_recorder.usage import Usage, read_usage
 from rolemesh_runtime.run_files import content_in, names_in
 
 T = TypeVar("T")
@@ -244,6 +245,10 @@ class RunFacts:
     def lines(self, ref: RankRef, after: int = 0) -> list[Line]:
         """Return the lines of a rank's record; without old parts, if `after` is a time in µs since 1970."""
         return list(read_record(self.path, ref.role, ref.rank, after))
+
+    def usage(self, node: str) -> list[Usage]:
+        """Return the lines of a node's load; none if it has no record."""
+        return list(read_usage(self.path, node))
 
     def uses(self, since: int, until: int) -> dict[RankRef, Use]:
         """Return where the time of each rank went."""

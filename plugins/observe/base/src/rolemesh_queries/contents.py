@@ -18,8 +18,21 @@ from rolemesh_durable.api.jobs import LivingRun
 from rolemesh_facts.row_meaning import meaning
 from rolemesh_recorder.lines import Account, Head, Life, Line
 from rolemesh_recorder.reading import kept_rows
+from rolemesh_recorder.usage import read_usage, recorded_nodes
 
-__all__ = ["LIMIT", "Arrays", "arrays", "event_rows", "kept", "measured", "moment", "read_events", "record"]
+__all__ = [
+    "LIMIT",
+    "Arrays",
+    "arrays",
+    "event_rows",
+    "gpu_loads",
+    "kept",
+    "measured",
+    "moment",
+    "node_loads",
+    "read_events",
+    "record",
+]
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 """Columns of equal length, by name."""
@@ -123,6 +136,22 @@ def kept(run_dir: Path) -> Iterator[list[tuple[Any, ...]]]:
     )
     while page := list(islice(rows, PAGE)):
         yield page
+
+
+def node_loads(run_dir: Path) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield the rows of the table nodes, node by node."""
+    for node in recorded_nodes(run_dir):
+        yield [(node, use.t, use.d / 1e6, *msgspec.structs.astuple(use)[2:8]) for use in read_usage(run_dir, node)]
+
+
+def gpu_loads(run_dir: Path) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield the rows of the table gpus, node by node."""
+    for node in recorded_nodes(run_dir):
+        yield [
+            (node, use.t, use.d / 1e6, gpu.index, gpu.name, gpu.busy, gpu.memory, gpu.memory_total, gpu.celsius)
+            for use in read_usage(run_dir, node)
+            for gpu in use.gpus
+        ]
 
 
 def _is_sound(*numbers: int) -> bool:

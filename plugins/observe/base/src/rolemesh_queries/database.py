@@ -18,9 +18,11 @@ from rolemesh_queries.contents import (
     Arrays,
     arrays,
     event_rows,
+    gpu_loads,
     kept,
     measured,
     moment,
+    node_loads,
     read_events,
     record,
 )
@@ -103,6 +105,9 @@ def opened(run_dir: Path, tables: Iterable[str], output: Path | None = None) -> 
             _fill(database, "metrics", measured(run_dir), time="make_timestamp(time)")
         if "rows" in wanted:
             _fill(database, "rows", kept(run_dir))
+        for name, content in (("nodes", node_loads), ("gpus", gpu_loads)):
+            if name in wanted:
+                _fill(database, name, content(run_dir), began="make_timestamp(began)")
         if output is not None:
             database.execute(f"SET allowed_paths = [{_quoted(output)}]")
         for lock in LOCKS:

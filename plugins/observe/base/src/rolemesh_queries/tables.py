@@ -29,6 +29,7 @@ _PROCESS: Final = {
     "generation": Column("BIGINT", "number of starts before this one"),
 }
 _BEGAN: Final = {"began": Column("TIMESTAMP", "begin, UTC")}
+_NODE: Final = {"node": Column("VARCHAR", "name of the node"), **_BEGAN, "seconds": Column("DOUBLE", "duration")}
 
 TABLES: Final[Mapping[str, Table]] = {
     "ranks": Table(
@@ -146,6 +147,30 @@ TABLES: Final[Mapping[str, Table]] = {
             "group_id": Column("VARCHAR", "group of samples"),
             "task": Column("VARCHAR", "task, prompt or source of data"),
             "weight_version": Column("BIGINT", "version of the oldest weights that sampled one of its tokens"),
+        },
+    ),
+    "nodes": Table(
+        "the load of a node for 2 s; longer in an old part of a full record",
+        _NODE
+        | {
+            "cores": Column("DOUBLE", "mean number of busy cores"),
+            "cores_total": Column("DOUBLE", "cores that the job may use there"),
+            "memory": Column("BIGINT", "largest number of bytes in use"),
+            "memory_total": Column("BIGINT", "bytes that the job may use there"),
+            "received": Column("BIGINT", "bytes received over the network in this time"),
+            "sent": Column("BIGINT", "bytes sent"),
+        },
+    ),
+    "gpus": Table(
+        "the load of a GPU of a node, in the time of a row of nodes",
+        _NODE
+        | {
+            "gpu": Column("BIGINT", "number of the GPU on its node, by NVML"),
+            "name": Column("VARCHAR", "name, such as NVIDIA H200"),
+            "busy": Column("DOUBLE", "share of the time in which a kernel ran; NULL if the GPU does not tell"),
+            "memory": Column("BIGINT", "largest number of bytes in use"),
+            "memory_total": Column("BIGINT", "bytes of its memory"),
+            "celsius": Column("DOUBLE", "temperature"),
         },
     ),
     "recoveries": Table(

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -21,6 +22,9 @@ __all__ = ["GPU", "Usage", "decode_usage", "joined", "node_file", "read_usage", 
 
 NODES_DIR = "nodes"
 SUFFIX = ".jsonl"
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+"""A line with a value beyond this is damage."""
+Number = Annotated[float, msgspec.Meta(ge=0, lt=1e9)]
 
 
 class GPU(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -30,11 +34,11 @@ class GPU(msgspec.Struct, frozen=True, omit_defaults=True):
     temperature.
     """
 
-    index: int
-    busy: float | None = None
-    memory: int | None = None
-    memory_total: int | None = None
-    celsius: float | None = None
+    index: Count
+    busy: Number | None = None
+    memory: Count | None = None
+    memory_total: Count | None = None
+    celsius: Number | None = None
     name: str = ""
 
 
@@ -49,14 +53,14 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     - `received`, `sent`: bytes over the network's devices; if a node shows none, over all interfaces but loopback.
     """
 
-    t: int
-    d: int
-    cores: float
-    cores_total: float
-    memory: int
-    memory_total: int
-    received: int = 0
-    sent: int = 0
+    t: Count
+    d: Count
+    cores: Number
+    cores_total: Number
+    memory: Count
+    memory_total: Count
+    received: Count = 0
+    sent: Count = 0
     gpus: tuple[GPU, ...] = ()
 
 

@@ -27,6 +27,7 @@ from rolemesh_facts.output import replaced
 from rolemesh_facts.waiting import answered
 from rolemesh_recorder.lines import RECORD_DIR, FlowFile
 from rolemesh_recorder.reading import read_flow, recorded_ranks
+from rolemesh_recorder.usage import read_usage
 from rolemesh_trace.drawing import drawing
 from rolemesh_trace.lanes import lanes, last_moment
 
@@ -87,7 +88,9 @@ def write_trace(run_dir: Path, output: Path, since_s: float | None, wanted: Sequ
         raise RolemeshError("the record of the run is empty", where=str(run_dir / RECORD_DIR), remedy=remedy)
     info = RunFacts(run_dir).info()
     name = info.name if info is not None else run_dir.resolve().name
-    _write(output, drawing(name, flow or _NO_FLOW, found, told))
+    nodes = sorted({lane.node for lane in found})
+    loads = {node: [line for line in read_usage(run_dir, node) if line.t + line.d > since] for node in nodes}
+    _write(output, drawing(name, flow or _NO_FLOW, found, told, {node: each for node, each in loads.items() if each}))
     return len({lane.ref for lane in found})
 
 

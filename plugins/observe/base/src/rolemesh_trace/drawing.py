@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 
 import msgspec
@@ -14,6 +14,7 @@ from rolemesh_facts.lanes import lane as filled
 from rolemesh_facts.pieces import Piece
 from rolemesh_facts.recoveries import Story, stories
 from rolemesh_recorder.lines import FlowFile
+from rolemesh_recorder.usage import Usage
 from rolemesh_trace import packets
 from rolemesh_trace.arrows import Run, arrows
 from rolemesh_trace.lanes import LATEST, Lane
@@ -30,9 +31,17 @@ NEAR = 10_000
 Ends = dict[int, tuple[int, ...]]
 
 
-def drawing(name: str, flow: FlowFile, lanes: Sequence[Lane], events: Sequence[Event]) -> Iterator[bytes]:
-    """Yield the file's content: the job's tracks, then those of one rank after the other."""
+def drawing(
+    name: str,
+    flow: FlowFile,
+    lanes: Sequence[Lane],
+    events: Sequence[Event],
+    nodes: Mapping[str, Sequence[Usage]] | None = None,
+) -> Iterator[bytes]:
+    """Yield the file's content: the job's tracks, those of one rank after the other, and the load of `nodes`."""
+    nodes = nodes or {}
     times = [lane.begin() for lane in lanes] + [int(event.time * 1e6) for event in events]
+    times += [line.t for lines in nodes.values() for line in lines]
     start = min(times, default=0)
     end = max((each.t + each.d for lane in lanes for each in lane.accounts[-1:]), default=start)
     width = interval(start, end)
@@ -54,6 +63,33 @@ def drawing(name: str, flow: FlowFile, lanes: Sequence[Lane], events: Sequence[E
         yield packets.counter(speed, thread, f"{lane.ref}: steps", "steps/s")
         steps = rates(((each.t, each.d, 1e6 * each.steps) for each in lane.accounts), width)
         yield packets.counts(speed, start, steps)
+    for at, (node, lines) in enumerate(nodes.items()):
+        yield from _node(node, JOB_PID + 1 + len(pids) + at, lines, start, numbers)
+
+
+def _node(name: str, pid: int, lines: Sequence[Usage], start: int, numbers: Iterator[int]) -> Iterator[bytes]:
+    """Yield a process with the counters of a node."""
+    process = next(numbers)
+    yield packets.process(process, pid, f"node {name[:12]}")
+    found: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for line in sorted(lines, key=lambda line: line.t):
+        told: dict[tuple[str, str], float | None] = {
+            ("cores", "cores"): line.cores,
+            ("memory", "GB"): line.memory / 1e9,
+            ("received", "MB/s"): line.received / max(1, line.d),
+            ("sent", "MB/s"): line.sent / max(1, line.d),
+        }
+        for gpu in line.gpus:
+            told[f"GPU {gpu.index}", "%"] = None if gpu.busy is None else 100 * gpu.busy
+            told[f"GPU {gpu.index}: memory", "GB"] = None if gpu.memory is None else gpu.memory / 1e9
+            told[f"GPU {gpu.index}: temperature", "°C"] = gpu.celsius
+        for key, value in told.items():
+            if value is not None:
+                found.setdefault(key, []).append((line.t, value))
+    for (what, unit), points in found.items():
+        uuid = next(numbers)
+        yield packets.counter(uuid, process, what, unit)
+        yield packets.counts(uuid, start, points)
 
 
 def _slices(lane: Lane, flow: FlowFile, names: Names, out: Ends, into: Ends) -> Iterator[Slice]:

@@ -10,10 +10,13 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from rolemesh_facts.curves import Curve, curve_of
 from rolemesh_facts.labels import meaning
+from rolemesh_facts.node_load import loads
 from rolemesh_facts.overview import Pace, by_importance, pace_of
 from rolemesh_facts.palette import PHASES
 from rolemesh_facts.run import Summary
+from rolemesh_facts.series import thinned
 from rolemesh_facts.sizes import sizes_at
 from rolemesh_view import logs
 from rolemesh_view.axis import axes_of, marks_of
@@ -35,6 +38,8 @@ STREAMED: Final[Mapping[str, Sequence[str]]] = {
 """Pages with parts that change while the job runs, each with what of its address these parts depend on."""
 WHILE_LIVE: Final = ("failures", "failure", "rows", "events", "placement")
 """Pages whose parts nobody sends again when the job has ended: they may be large."""
+MOST_LOADS: Final = 32
+"""Maximum number of nodes whose load the page of placement shows."""
 DRAINS: Final = ("drain_asked", "drain_waiting", "drained", "drain_over")
 """Kinds of events about the drain of nodes."""
 RECOVERING: Final = ("recovery_planned", "recovery_launched", "recovered", "regained")
@@ -166,7 +171,16 @@ def _placement(run: Viewed, query: Query) -> dict[str, Any]:
         if event.kind in DRAINS:
             named = event.data.get("nodes", [event.data.get("node")])
             drains |= dict.fromkeys(map(str, named if isinstance(named, list) else ()), event_text(event))
-    return {"nodes": found, "roles": {role: at % 8 for at, role in enumerate(roles)}, "drains": drains}
+    return {
+        "nodes": found, "roles": {role: at % 8 for at, role in enumerate(roles)}, "drains": drains,
+        "loads": {node.name: _loads(run, node.name) for node in found[:MOST_LOADS]},
+    }  # fmt: skip
+
+
+def _loads(run: Viewed, node: str) -> list[tuple[str, str, Curve]]:
+    """Return the kinds of load of a node: name, latest values, and curve."""
+    found = loads(run.facts.usage(node))
+    return [(each.what, each.said, curve_of(thinned(each.points, 200), 260, 74, (0.0, 1.0))) for each in found]
 
 
 def _job_file(run: Viewed, query: Query) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class Speed:
         model.register_forward_pre_hook(self._count, with_kwargs=True)
 
     def begin(self) -> None:
-        """Begin to count anew."""
+        """Begin to count from zero."""
         self._began = time.perf_counter()
         self._tokens = self._operations = 0.0
 
