@@ -173,3 +173,14 @@ def test_tokens_and_lengths_are_reported(rollout: VLLMWorkload, prompts: Any) ->
     assert rollout.ctx.port.sums["generated_tokens"] - before["generated_tokens"] == len(out["completion_ids"].values)
     assert rollout.ctx.port.sums["prompt_tokens"] - before["prompt_tokens"] == len(out["prompt_ids"].values)
     assert rollout.ctx.port.means["completion_length"][1] > 0
+
+
+def test_the_completions_that_are_done_are_reported_as_progress(
+    rollout: VLLMWorkload, prompts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(rollout.ctx.port, "on_progress", lambda done, total: bool(told.append((done, total))))
+    out = rollout.generate(prompts(2))
+    assert told == sorted(told)
+    assert len(told) >= max(map(len, out["completion_ids"])), "at least one report per token"
+    assert told[-1] == (6, 6)

@@ -123,7 +123,7 @@ class VLLMDecode(_Half, VLLMWorkload):
         tickets = prompts[TICKETS] if TICKETS in prompts else [None] * len(ids)
         transfers = claim(tickets, self.version)
         before = self.engine.counters()
-        completions = self.engine.decode(ids, transfers, params, samples)
+        completions = self.engine.decode(ids, transfers, params, samples, self.ctx.progress)
         after = self.engine.counters()
         self.ctx.count(kv_computed_here=transfers.count(None), **{name: after[name] - before[name] for name in after})
         return completions

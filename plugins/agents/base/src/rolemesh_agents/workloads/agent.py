@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +54,24 @@ def check_tasks(options: AgentOptions, op: OpCall, job: CheckedJob) -> None:
             raise OptionsError(what, where="environment", remedy="give both roles the same environment")
 
 
+class UnderWay:
+    """Counts conversations that end, and those that have begun, in each call of an operator.
+
+    A conversation that began in an earlier call, and has not ended there, counts in the present one.
+    """
+
+    def __init__(self) -> None:
+        self._call: object = None
+        self._ended = self._begun = 0
+
+    def count(self, call: object, begun: int = 0, ended: int = 0) -> tuple[int, int]:
+        """Count in `call`. Return the numbers of conversations that have ended in it, and begun."""
+        if call != self._call:
+            self._call, self._ended, self._begun = call, 0, self._begun - self._ended
+        self._begun, self._ended = self._begun + begun, self._ended + ended
+        return self._ended, self._begun
+
+
 class AgentWorkload(Workload):
     """Holds conversations, many at the same time. It keeps no state, and every answer that it acts on is logged.
 
@@ -62,6 +80,7 @@ class AgentWorkload(Workload):
     """
 
     Options = AgentOptions
+    options: AgentOptions
     deterministic = True
 
     @classmethod
@@ -80,7 +99,6 @@ class AgentWorkload(Workload):
         return not options.deterministic
 
     @classmethod
-    options: AgentOptions
     def check_flow(cls, options: AgentOptions, role: str, job: CheckedJob) -> None:
         """See `Workload.check_flow`: the model has a chat template, the harness has what it needs, and the flow lets
         the agent call the rollout and the environment."""
@@ -117,6 +135,7 @@ class AgentWorkload(Workload):
             self._harness = ToolLoop(ToolLoop.Options())
         self._harness.check_machine(ctx)
         self._ready: asyncio.Event | None = None
+        self._under_way = UnderWay()
         self._warned: set[str] = set()
         """The prefixes of metrics for which a failed conversation was a warning, and other warnings that were given."""
         self._unrolls = False
@@ -199,11 +218,23 @@ class AgentWorkload(Workload):
         seed = ctx.seed_for("group", task.split, group, task.number, refill)
         attempts = Attempts(ctx, options, self._template, self._harness, {**options.sampling, **(params or {})})
         found = await asyncio.gather(
-            *(attempts.conversation(task, seed, number, stable_seed(seed, number)) for number in range(rows))
+            *(
+                self._shown(attempts.conversation(task, seed, number, stable_seed(seed, number)), params is not None)
+                for number in range(rows)
+            )
         )
         if params is None:
             self._leave_out(attempts.left_out)
         return list(found)
+
+    async def _shown(self, conversation: Awaitable[Held | Failed], evaluates: bool) -> Held | Failed:
+        """Hold a conversation, and report how many have ended in this call of the operator, and begun."""
+        ctx, under_way = self._ctx, self._under_way
+        ctx.progress(*under_way.count((ctx.step, evaluates), begun=1))
+        try:
+            return await conversation
+        finally:
+            ctx.progress(*under_way.count((ctx.step, evaluates), ended=1))
 
     def _leave_out(self, tokens: int) -> None:
         """Count sampled tokens that no trainer gets, and warn once."""
