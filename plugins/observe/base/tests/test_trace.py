@@ -124,7 +124,7 @@ def test_a_real_run_with_a_failure_is_complete(seen: Path, tmp_path: Path) -> No
     content = Content(out.read_bytes())
     assert {"job seen", "source/0", "sink/0", "recoveries", "sink/0: steps"} <= set(content.tracks.values())
     (node,) = recorded_nodes(seen)
-    assert {f"node {node[:12]}", "cores", "memory"} <= set(content.tracks.values())
+    assert {f"node {node[:12]}", "cores", "memory", "metric reward"} <= set(content.tracks.values())
     takes = [each for each in content.slices if each.name == "sink.take"]
     assert 19 in {each.step for each in takes}, "before a SIGKILL, half a second is lost"
     assert {each.name for each in content.slices} >= {"starting", "setup", "source.make"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,12 +25,14 @@ from rolemesh_durable.api.jobs import LivingRun
 from rolemesh_facts import RunFacts
 from rolemesh_facts.finding import readable_run
 from rolemesh_facts.output import replaced
+from rolemesh_facts.series import thinned
 from rolemesh_facts.waiting import answered
 from rolemesh_recorder.lines import RECORD_DIR, FlowFile
 from rolemesh_recorder.reading import read_flow, recorded_ranks
 from rolemesh_recorder.usage import read_usage
-from rolemesh_trace.drawing import drawing
+from rolemesh_trace.drawing import Counts, drawing
 from rolemesh_trace.lanes import lanes, last_moment
+from rolemesh_trace.shares import MOST
 
 __all__ = ["chosen", "command", "duration", "write_trace"]
 
@@ -86,11 +89,13 @@ def write_trace(run_dir: Path, output: Path, since_s: float | None, wanted: Sequ
     if not found:
         remedy = "the ranks may be too young, or died at once: look into the run's logs"
         raise RolemeshError("the record of the run is empty", where=str(run_dir / RECORD_DIR), remedy=remedy)
-    info = RunFacts(run_dir).info()
+    facts = RunFacts(run_dir)
+    info = facts.info()
     name = info.name if info is not None else run_dir.resolve().name
     nodes = sorted({lane.node for lane in found})
     loads = {node: [line for line in read_usage(run_dir, node) if line.t + line.d > since] for node in nodes}
-    _write(output, drawing(name, flow or _NO_FLOW, found, told, {node: each for node, each in loads.items() if each}))
+    loads = {node: lines for node, lines in loads.items() if lines}
+    _write(output, drawing(name, flow or _NO_FLOW, found, told, loads, _metrics(facts, since)))
     return len({lane.ref for lane in found})
 
 
@@ -138,6 +143,18 @@ def _events(run_dir: Path, since: float) -> Iterator[Event]:
             yield from (event for event in page if since <= event.time < 1e11)
     except (OSError, RolemeshError, ValueError, msgspec.MsgspecError) as error:
         print(f"the events of the run are left out: {error}", file=sys.stderr)
+
+
+def _metrics(facts: RunFacts, since: int) -> dict[str, Counts]:
+    """Return the metrics, with the times of their lines."""
+    times = {line.step: int(line.time * 1e6) for line in facts.metrics() if since <= line.time * 1e6 < 1e17}
+    found: dict[str, Counts] = {}
+    for name in facts.metric_names():
+        points = zip(*thinned(facts.points(name), MOST), strict=True)
+        known = sorted((times[step], value) for step, value in points if step in times and math.isfinite(value))
+        if known:
+            found[name] = known
+    return found
 
 
 def _watched(ranks: Iterable[RankRef]) -> Iterable[RankRef]:

@@ -22,13 +22,15 @@ from rolemesh_trace.names import Names
 from rolemesh_trace.packets import Instant, Slice
 from rolemesh_trace.shares import interval, rates
 
-__all__ = ["drawing"]
+__all__ = ["Counts", "drawing"]
 
 JOB_PID = 1
 LONGEST_NAME = 120
 NEAR = 10_000
 """Maximum number of spans in the account in which a process has ended its last span."""
 Ends = dict[int, tuple[int, ...]]
+Counts = Sequence[tuple[int, float]]
+"""Times in µs since 1970, growing, and values."""
 
 
 def drawing(
@@ -37,8 +39,10 @@ def drawing(
     lanes: Sequence[Lane],
     events: Sequence[Event],
     nodes: Mapping[str, Sequence[Usage]] | None = None,
+    metrics: Mapping[str, Counts] | None = None,
 ) -> Iterator[bytes]:
-    """Yield the file's content: the job's tracks, those of one rank after the other, and the load of `nodes`."""
+    """Yield the file's content: the job's tracks with its `metrics`, those of one rank after the other, and the load of
+    `nodes`."""
     nodes = nodes or {}
     times = [lane.begin() for lane in lanes] + [int(event.time * 1e6) for event in events]
     times += [line.t for lines in nodes.values() for line in lines]
@@ -49,6 +53,8 @@ def drawing(
     yield packets.clock(start)
     yield from _job(name, start, max([end, *times]), events, numbers)
     yield from _edges(flow, names, lanes, (start, width), numbers)
+    for metric, points in (metrics or {}).items():
+        yield from _counter(next(numbers), JOB_PID, (f"metric {metric}"[:LONGEST_NAME], ""), start, points)
     out, into = _ends(flow, lanes)
     pids: dict[tuple[str, str], int] = {}
     for at, lane in enumerate(lanes):
@@ -86,10 +92,13 @@ def _node(name: str, pid: int, lines: Sequence[Usage], start: int, numbers: Iter
         for key, value in told.items():
             if value is not None:
                 found.setdefault(key, []).append((line.t, value))
-    for (what, unit), points in found.items():
-        uuid = next(numbers)
-        yield packets.counter(uuid, process, what, unit)
-        yield packets.counts(uuid, start, points)
+    for named, points in found.items():
+        yield from _counter(next(numbers), process, named, start, points)
+
+
+def _counter(uuid: int, parent: int, named: tuple[str, str], start: int, points: Counts) -> Iterator[bytes]:
+    yield packets.counter(uuid, parent, *named)
+    yield packets.counts(uuid, start, points)
 
 
 def _slices(lane: Lane, flow: FlowFile, names: Names, out: Ends, into: Ends) -> Iterator[Slice]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["interval", "rates"]
+__all__ = ["MOST", "interval", "rates"]
 
 MOST = 3600
 """Maximum number of intervals of a counter."""
