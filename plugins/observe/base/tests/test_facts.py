@@ -322,6 +322,16 @@ def test_a_step_of_the_wall_clock_changes_neither_the_durations_nor_the_order_of
     )
 
 
+def test_a_recovery_that_takes_over_counts_from_the_first_failure() -> None:
+    def failed(at: float, number: int) -> list[Event]:
+        failure = Event(1, 1, at, "failure", {"failure": {"role": "a", "rank": number}, "silent_s": 0.0, "at": at})
+        return [failure, Event(2, 1, at, "recovery_planned", {"number": number, "plan": {}})]
+
+    ready = Event(5, 1, 13.0, "recovered", {"number": 2, "at": 13.0})
+    found = stories([*failed(10.0, 1), *failed(11.0, 2), ready, *failed(20.0, 3)])
+    assert [(each.began, each.ready_s) for each in found] == [(10.0, None), (10.0, 3.0), (20.0, None)]
+
+
 def test_a_lane_is_empty_only_while_the_rank_had_no_process(seen: Path) -> None:
     """A killed rank has what its last account counts, although its last spans have no line."""
     facts = RunFacts(seen)

@@ -46,6 +46,22 @@ def planned(number: int, *causes: str, restart: tuple[tuple[str, int], ...] = ((
 FAILURE: dict[str, Any] = {"failure": {}, "silent_s": 0.0}
 
 
+def test_times_are_those_of_the_master_whenever_the_journal_had_the_events_and_whatever_the_wall_clock_said() -> None:
+    hour = 3600.0
+    events = journal(
+        (100.0, "job_started", {"at": 7.0, "clock": "boot"}),
+        (101.5, "job_running", {"at": 8.0}),
+        (102.5, "failure", FAILURE | {"at": 9.0}),
+        (hour + 102.5, "recovery_planned", planned(1, "signal") | {"at": 9.0}),
+        (hour + 103.0, "recovered", {"number": 1, "at": 9.75}),
+        (hour + 104.0, "regained", {"number": 1, "at": 10.0}),
+        (hour + 110.0, "job_stopping", {"at": 16.0}),
+    )
+    [recovery] = recoveries(events)
+    assert (recovery["seconds"], recovery["regained_s"]) == (0.75, 1.0)
+    assert goodput(events, 10.0)["lost_s"] == {"start": 1.0, "signal": 1.0, "stop": 1.0}
+
+
 def test_an_undisturbed_job_loses_its_start_and_its_end() -> None:
     account = goodput(journal((0.0, "job_started", {}), (2.0, "job_running", {}), (9.0, "job_stopping", {})), 10.0)
 

@@ -56,6 +56,7 @@ class Critical(NamedTuple):
     """The stations of a path, the largest share first, and the path from its end to its beginning.
 
     `since` is not before the first operator: what precedes it is the start of the job, which no step waits for again.
+    `until` is the end of the last operator on the path.
     """
 
     stations: tuple[Station, ...]
@@ -88,7 +89,7 @@ def critical_path(
         for (kind, name, edge, op), us in sorted(totals.items(), key=lambda each: -each[1])
         if whole
     ]
-    return Critical(tuple(stations), tuple(hops), since, until)
+    return Critical(tuple(stations), tuple(hops), since, hops[0].end if hops else until)
 
 
 class _Walk:

@@ -13,7 +13,8 @@ __all__ = ["Story", "stories"]
 class Story(NamedTuple):
     """One recovery, or a failure without one.
 
-    - `began`: the time of the first symptom, in seconds since 1970.
+    - `began`: the time of the first symptom, in seconds since 1970: that of an earlier recovery if this one takes over
+      before its ranks were ready.
     - `failures`: what failed, as the events say it.
     - `trail`: what each level of the ladder proposed, and why it passed.
     - `ready_s`: seconds until the ranks were ready; `regained_s`: until they were where they had been. None: not yet.
@@ -51,6 +52,7 @@ def stories(events: Iterable[Event]) -> list[Story]:
     moments: dict[int, _Moment] = {}
     failures: list[tuple[_Moment, dict[str, Any]]] = []
     last: tuple[str, ...] = ()
+    left: _Moment | None = None
     clock = ""
     for event in events:
         data = event.data
@@ -64,7 +66,7 @@ def stories(events: Iterable[Event]) -> list[Story]:
         elif event.kind == "recovery_planned" and isinstance(number, int):
             plan = data.get("plan")
             plan = plan if isinstance(plan, dict) else {}
-            moments.setdefault(number, min((time for time, _ in failures), default=now))
+            left = moments.setdefault(number, left or min((time for time, _ in failures), default=now))
             found[number] = Story(
                 number,
                 moments[number].wall,
@@ -81,6 +83,7 @@ def stories(events: Iterable[Event]) -> list[Story]:
             story = found[number]
             found[number] = story._replace(restarted=tuple(name for name, _ in names), resume=tuple(names))
         elif event.kind == "recovered" and number in found:
+            left = None
             found[number] = found[number]._replace(ready_s=now.since(moments[number]))
         elif event.kind == "regained" and number in found:
             found[number] = found[number]._replace(regained_s=now.since(moments[number]))

@@ -36,6 +36,9 @@ class Account(msgspec.Struct):
     stopping: float | None = None
     saved: float | None = None
     """When the last checkpoint was written."""
+    clock: str = ""
+    origin: float = 0.0
+    """The steady clock of the present master, and the wall time at which that clock was 0."""
     last_time: float = 0.0
     last_epoch: int = 0
     down: float = 0.0
@@ -53,25 +56,26 @@ class Account(msgspec.Struct):
 
     def apply(self, event: Event) -> None:
         """Count the next event."""
+        now = self._moment(event)
         if self.begun is None:
-            self.begun = self.covered = event.time
+            self.begun = self.covered = now
         elif event.epoch > self.last_epoch:
             self.down += event.time - self.last_time
         self.last_time, self.last_epoch = event.time, event.epoch
         data = event.data
         match event.kind:
             case "job_running":
-                self.running = event.time if self.running is None else self.running
+                self.running = now if self.running is None else self.running
             case "persisted":
-                self.saved = event.time
+                self.saved = now
             case "job_stopping":
-                self.stopping = event.time
+                self.stopping = now
                 if data.get("status", "done") != "done":
-                    self.spans.append((self.saved or self.running or event.time, event.time, "unsaved"))
+                    self.spans.append((self.saved or self.running or now, now, "unsaved"))
             case "failure" if self.noticed is None:
-                self.noticed = event.time - data["silent_s"]
+                self.noticed = now - data["silent_s"]
             case "recovery_planned":
-                self._planned(event)
+                self._planned(event, now)
             case "recovery_launched" if self.recovery in self.found:
                 self.found[self.recovery].resumed = {f"{r['role']}/{r['rank']}": r["resume"] for r in data["ranks"]}
             case "recovery_failed" if data["number"] in self.found:
@@ -80,14 +84,21 @@ class Account(msgspec.Struct):
             case "recovered":
                 self.recovered.add(data["number"])
                 if one := self.found.get(data["number"]):
-                    one.outcome, one.seconds = "recovered", round(event.time - one.noticed, 3)
+                    one.outcome, one.seconds = "recovered", round(now - one.noticed, 3)
             case "regained":
-                self._regained(event)
+                self._regained(event, now)
 
-    def _planned(self, event: Event) -> None:
+    def _moment(self, event: Event) -> float:
+        """Return when an event happened, by the master's steady clock: the journal has it later, and its clock steps."""
+        at, clock = event.data.get("at"), event.data.get("clock", self.clock)
+        if at is not None and clock != self.clock:
+            self.clock, self.origin = clock, event.time - at
+        return self.origin + at if at is not None and self.clock else event.time
+
+    def _planned(self, event: Event, now: float) -> None:
         data = event.data
         number, causes = data["number"], data["causes"]
-        since = noticed = self.noticed if self.noticed is not None else event.time
+        since = noticed = self.noticed if self.noticed is not None else now
         before = self.found.get(self.recovery) if self.recovery is not None else None
         if before is not None and not before.outcome:
             before.outcome, noticed = "merged", before.noticed
@@ -102,13 +113,13 @@ class Account(msgspec.Struct):
         self.openings[number] = min([(since, (causes or ["unknown"])[0]), *merged])
         self.recovery, self.noticed = number, None
 
-    def _regained(self, event: Event) -> None:
+    def _regained(self, event: Event, now: float) -> None:
         number = event.data["number"]
         if one := self.found.get(number):
-            one.regained_s = round(event.time - one.noticed, 3)
-        since, cause = self.openings.pop(number, (event.time, ""))
+            one.regained_s = round(now - one.noticed, 3)
+        since, cause = self.openings.pop(number, (now, ""))
         self.recovered.discard(number)
-        self.spans.append((since, event.time, cause))
+        self.spans.append((since, now, cause))
         if len(self.spans) > MOST_SPANS and self.running is not None and self.begun is not None:
             spans = sorted(self.spans)
             half = len(spans) // 2
