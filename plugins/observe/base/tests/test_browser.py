@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tests.browser import CHROMIUM, Browser, viewed
 
+from rolemesh_report.writing import write_report
+
 from .test_server import write_run
 
 
@@ -40,5 +42,18 @@ def test_scripts_draw_lanes_and_curves_without_a_complaint_and_keys_choose_piece
                     browser.key(key)
                 browser.until(f"{piece} === {said!r}")
             assert browser.complaints == []
+    finally:
+        browser.close()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
+def test_a_report_is_as_wide_as_a_telephone(tmp_path: Path) -> None:
+    write_report(write_run(tmp_path / "run", ended=False), tmp_path / "report.html")
+    browser = Browser(tmp_path / "profile")
+    try:
+        browser.emulate(390)
+        browser.ask("Page.navigate", url=(tmp_path / "report.html").as_uri())
+        browser.until("document.readyState === 'complete' && document.querySelector('h1') !== null")
+        assert browser.value("document.documentElement.scrollWidth") == 390
     finally:
         browser.close()

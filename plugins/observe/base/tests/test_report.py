@@ -45,8 +45,8 @@ roles:
   counter: {use: "roles:Counter", runtime_env: {env_vars: {SOME_NAME: hidden-value}}}
   user: {use: "roles:User"}
 """
-TITLES = ["Summary", "Advice", "Flow", "Where the time went", "Critical path", "Lanes", "Metrics"]
-TITLES += ["Failures and recoveries", "Placement", "Versions", "Job file"]
+TITLES = ["Summary", "Advice", "Flow", "Where the time went", "Critical path", "Lanes", "Cost"]
+TITLES += ["Metrics", "Failures and recoveries", "Placement", "Versions", "Job file"]
 
 
 def rolemesh(folder: Path, *arguments: str) -> str:

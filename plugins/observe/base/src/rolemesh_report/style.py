@@ -12,7 +12,7 @@ STYLE = """
 body{margin:0 auto;padding:1rem;max-width:1140px;
 background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,sans-serif}
 h1{font-size:1.6rem;margin:.4rem 0}h2{font-size:1.15rem;margin:2rem 0 .5rem;border-bottom:1px solid var(--line)}
-nav a{color:var(--dim);margin-right:.9rem;white-space:nowrap}p{margin:.4rem 0}
+nav,.legend{display:flex;flex-wrap:wrap;gap:0 .9rem}nav a{color:var(--dim);white-space:nowrap}p{margin:.4rem 0}
 .dim,.s{color:var(--dim);font-size:.85em}.wide{overflow-x:auto}
 table{border-collapse:collapse;font-size:.92em}th,td{padding:.2rem .8rem .2rem 0;text-align:left;vertical-align:top}
 th{color:var(--dim);font-weight:500;border-bottom:1px solid var(--line)}.n{text-align:right}
@@ -22,7 +22,7 @@ pre{background:var(--soft);padding:.7rem;overflow-x:auto;font-size:.82em;max-hei
 .cards b{display:block;font-size:1.15rem}
 .note{border-left:4px solid var(--hot);padding:.3rem .8rem;margin:.6rem 0;background:var(--soft)}
 .curves{display:flex;flex-wrap:wrap;gap:1rem}figure{margin:0}
-.legend span{margin-right:1rem;font-size:.85em;white-space:nowrap}
+.legend span{font-size:.85em;white-space:nowrap}
 .legend i{display:inline-block;width:.8em;height:.8em;margin-right:.35em}
 svg{display:block}.wide svg{max-width:100%;height:auto}.wide svg.large{min-width:40rem}
 svg text{fill:var(--fg);font:13px system-ui,sans-serif}svg text.s{fill:var(--dim);font-size:11px}
