@@ -10,9 +10,12 @@ import psutil
 import pytest
 
 from rolemesh_recorder import node_counters
+from rolemesh_recorder.extension import Recorder
 from rolemesh_recorder.node_counters import GPUs, Meter, cores_used, memory_used, network_bytes
 from rolemesh_recorder.node_record import NodeFile
+from rolemesh_recorder.options import RecorderOptions
 from rolemesh_recorder.usage import GPU, Usage, node_file, read_usage, recorded_nodes
+from rolemesh_testing import ExtensionConformance
 
 STAT = "cpu  1000 20 300 40000 500 6 70 8 90 1\ncpu0 1000 20 300 40000 500 6 70 8 90 1\nintr 5 0\n"
 MEMINFO = "\n".join(
@@ -139,3 +142,11 @@ def test_a_nodes_file_stays_small_and_its_sums_exact(tmp_path: Path) -> None:
     with path.open("ab") as damaged:
         damaged.write(b'{"t":1}\n{"t":')
     assert list(read_usage(tmp_path, "10.0.0.1/é")) == found
+
+
+def test_an_agent_records_its_node_from_its_start_to_its_end(tmp_path: Path) -> None:
+    """Also within one period."""
+    ExtensionConformance().test_its_part_in_an_agent_lives_until_the_job_is_over(Recorder(RecorderOptions()), tmp_path)
+    (node,) = recorded_nodes(tmp_path)
+    (line,) = read_usage(tmp_path, node)
+    assert line.cores_total >= 1

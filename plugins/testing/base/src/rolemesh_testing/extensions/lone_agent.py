@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from rolemesh_durable.api.extensions import AgentPart, AgentProcess, Extension
@@ -21,8 +22,10 @@ class LoneAgent:
         self.untagged: list[type] = []
         unused: Any = None
         nothing: Callable[..., Any] = lambda *arguments: None  # noqa: E731
+        job = SimpleNamespace(name="lone", job_id="lone", seed=0, run_dir=str(folder), base=str(folder))
+        config: Any = SimpleNamespace(agent="agent", node="node", host="127.0.0.1", job=job, incarnation=0)
         self._process = AgentProcess(
-            unused, folder, folder, {}, nothing, unused, lambda ref: 0, nothing, nothing, nothing
+            config, folder, folder, {}, nothing, unused, lambda ref: 0, nothing, nothing, nothing
         )
 
     def live(self, extension: Extension) -> object:
