@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from rolemesh_durable.api.extensions import PHASES, Outgoing, Span, Totals
+from rolemesh_durable.api.extensions import PHASES, Outgoing, Span, Totals, totals_of
+from rolemesh_durable.protocol.rank.page import PHASE, SINCE_NS
 from rolemesh_recorder.accounting import MANY, Accounts, Spans, Wall
 from rolemesh_recorder.coarsening import coarsened
 from rolemesh_recorder.lines import Account
@@ -105,6 +107,26 @@ def test_a_phase_that_began_before_spans_within_it_counts_without_them() -> None
         spans.take(span(SERVING, at * 2 * MS, at * 2 * MS + MS))
     found = totals(now=(PHASES.index("following"), -1, 1))
     assert accounts.next(11 * S).spent == {"serving": 5_000_000, "following": pytest.approx(6_000_000, abs=10_000)}
+
+
+def test_an_operator_that_waits_for_answers_computes_between_them_also_before_it_ends() -> None:
+    page = SimpleNamespace(fields=[0] * 12, waits=lambda edges: {})
+    meter = SimpleNamespace(began=1, ended=0, busy=0, idling=0, saving=0, around=(IDLE, -1, 0))
+    job = SimpleNamespace(graph=SimpleNamespace(edges=()))
+    rank: Any = SimpleNamespace(status_page=page, meter=meter, job=job, ctx=SimpleNamespace(role="agent"))
+    page.fields[PHASE], page.fields[SINCE_NS] = COMPUTING, 1
+    spans = Spans(WALL)
+    accounts = Accounts(WALL, spans, lambda: totals_of(rank), no_edges, 0)
+    assert accounts.next(1 * S).spent == {"computing": 999_999}
+    page.fields[PHASE], page.fields[SINCE_NS] = CALLING, 2 * S
+    assert accounts.next(3 * S).spent == {"computing": 1_000_000, "calling": 1_000_000}
+    spans.take(span(CALLING, 2 * S, 4 * S))
+    page.fields[PHASE], page.fields[SINCE_NS] = COMPUTING, 4 * S
+    assert accounts.next(6 * S).spent == {"computing": 2_000_000, "calling": 1_000_000}
+    meter.began, meter.ended, meter.busy, page.fields[PHASE] = 0, 7 * S, 5 * S, IDLE
+    page.fields[SINCE_NS] = 0
+    spans.take(span(COMPUTING, 1, 7 * S))
+    assert accounts.next(7 * S).spent == {"computing": 1_000_000}
 
 
 def test_a_rank_that_loads_has_an_account_of_it_before_the_load_ends() -> None:

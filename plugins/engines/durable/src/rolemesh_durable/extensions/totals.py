@@ -22,7 +22,7 @@ class Totals(NamedTuple):
     - `edges`: for each edge of the role, in waits for its values, or for consumers that take them.
     - `idling`: ahead of its consumers, in waits for the master's grants. `saving`: in snapshots.
     - `now`: the present phase, its edge, and the time at which it began; 0 if the rank is between two phases.
-    - `around`: the same of the wait in which the rank serves a call now.
+    - `around`: the same of the wait in which the rank serves a call now, or of the operator within which it waits.
     """
 
     finished: int
@@ -40,7 +40,8 @@ def totals_of(rank: Rank) -> Totals:
     edges = [e.id for e in graph.edges if role in (graph.ops[e.src].role, graph.ops[e.dst].role)]
     for _read in range(MOST_READS):  # a wait that ends meanwhile would be neither in its sum nor the present phase
         now = phase, _, since = fields[PHASE], fields[EDGE], fields[SINCE_NS]
-        waits, around = rank.status_page.waits(edges), meter.around if phase == SERVING else (IDLE, -1, 0)
+        waits, operator = rank.status_page.waits(edges), (COMPUTING, -1, meter.began)
+        around = meter.around if phase == SERVING else operator if operator[2] < since else (IDLE, -1, 0)
         if now == (fields[PHASE], fields[EDGE], fields[SINCE_NS]):
             break
     if phase == COMPUTING and since < meter.ended:

@@ -77,7 +77,7 @@ class Account(msgspec.Struct):
             case "recovery_planned":
                 self._planned(event, now)
             case "recovery_launched" if self.recovery in self.found:
-                self.found[self.recovery].resumed = {f"{r['role']}/{r['rank']}": r["resume"] for r in data["ranks"]}
+                self.found[self.recovery].resumed = {f"{r['role']}/{r['rank']}": r["resume"] + 1 for r in data["ranks"]}
             case "recovery_failed" if data["number"] in self.found:
                 self.found[data["number"]].outcome = "failed"
                 self.noticed = self.found[data["number"]].noticed
@@ -89,7 +89,7 @@ class Account(msgspec.Struct):
                 self._regained(event, now)
 
     def _moment(self, event: Event) -> float:
-        """Return when an event happened, by the master's steady clock: the journal has it later, and its clock steps."""
+        """Return when an event happened, by the steady clock of its master if the event says so."""
         at, clock = event.data.get("at"), event.data.get("clock", self.clock)
         if at is not None and clock != self.clock:
             self.clock, self.origin = clock, event.time - at

@@ -37,14 +37,15 @@ class Meter:
     """Gathers a rank's lines: they end at the steps that `cuts` names, and at the last step.
 
     `computing`, `waiting` and `blocked` are nanoseconds in the current line, `busy` is the computing time of all lines.
-    `idling` and `saving` are the rank's nanoseconds in waits for grants and in snapshots. `ended` is the time at which
-    the last operator ended, and `around` the phase, edge and begin of the wait in which calls were served last.
+    `idling` and `saving` are the rank's nanoseconds in waits for grants and in snapshots. `began` is the time at which
+    the present operator began, 0 for none, and `ended` that at which the last one ended. `around` has the phase, edge
+    and begin of the wait in which calls were served last.
     The loop and the ports add to them.
     """
 
     __slots__ = (
         "_ctx", "_cuts", "_end", "_first", "_kept", "_lines", "_log", "_logged", "_part", "_report", "_sent_ns",
-        "_spent", "_step", "around", "blocked", "busy", "computing", "ended", "idling", "saving", "waiting",
+        "_spent", "_step", "around", "began", "blocked", "busy", "computing", "ended", "idling", "saving", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -55,7 +56,7 @@ class Meter:
         `report` takes the lines for the agent. With `log`, the meter writes them there before each snapshot.
         """
         self.computing = self.waiting = self.blocked = self.busy = self.idling = self.saving = 0
-        self.ended, self.around = 0, (IDLE, -1, 0)
+        self.began, self.ended, self.around = 0, 0, (IDLE, -1, 0)
         self._spent: Callable[[int, int, int, int], None] | None = None
         self._log = log
         self._logged = -1
@@ -91,6 +92,7 @@ class Meter:
 
     def computed(self, ns: int, ended: int) -> None:
         """Count `ns` in an operator that ended at `ended`."""
+        self.began = 0
         self.computing += ns
         self.busy += ns
         self.ended = ended
