@@ -189,7 +189,7 @@ class Loop:
                 # Ranks of a group wait for each other inside a call and send no acknowledgement there. So send those
                 # that were put off: a producer may need them to unblock another rank of the group.
                 self._endpoint.flush()
-            meter.began = began = monotonic_ns()
+            began = meter.begin()
             fields[status.PHASE], fields[status.EDGE], fields[status.SINCE_NS] = status.COMPUTING, -1, began
             apart = meter.waiting + meter.blocked
             result = call.method(**arguments)

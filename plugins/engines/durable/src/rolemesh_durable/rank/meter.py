@@ -90,6 +90,11 @@ class Meter:
             if self._end <= self._step:
                 self._line(self._step)
 
+    def begin(self) -> int:
+        """Note that an operator begins, and return the time."""
+        self.began = monotonic_ns()
+        return self.began
+
     def computed(self, ns: int, ended: int) -> None:
         """Count `ns` in an operator that ended at `ended`."""
         self.began = 0
