@@ -30,10 +30,10 @@ def main(steps: int, overrides: list[str]) -> list[float]:
     contexts = []
     for name, selected in chosen.items():
         ctx = RankContext(
-            options=selected.options, role=name, seed=spec.seed, steps=steps, base=prepared.job.base,
+            role=name, seed=spec.seed, steps=steps, base=prepared.job.base,
             cpus=spec.roles[name].resources.cpu, run_dir=scratch,
         )  # fmt: skip
-        roles[name] = selected.cls()
+        roles[name] = selected.cls(selected.options)
         roles[name].setup(ctx)
         contexts.append(ctx)
     data, rollout, reward, trainer = (roles[name] for name in ("data", "rollout", "reward", "trainer"))

@@ -210,9 +210,9 @@ def pages_about_plugins() -> Iterator[str]:
     for page, (kind, name, cls) in KINDS_OF_PLUGINS.items():
         path, text = f"docs/{page}.md", text_of(f"docs/{page}.md")
         project = tomllib.loads(blocks(path, "toml")[-1])["project"]
-        module = project["name"].replace("-", "_")
+        module = f"rolemesh_{name}".replace("-", "_")
         if project["entry-points"] != {f"rolemesh.{kind}": {name: f"{module}:{cls}"}}:
-            yield f"{path}: its pyproject.toml does not declare {cls}"
+            yield f"{path}: its block of toml does not declare {cls}"
         base = kind_named(kind).base_class()
         if base is None or not issubclass(defined(plugin_source(page), cls), base):
             yield f"{path}: {cls} is no {base}"
@@ -320,7 +320,7 @@ def folders_of_examples() -> Iterator[str]:
 @check
 def ways_in() -> Iterator[str]:
     """Pages begin in a checkout, since no package index has rolemesh. The page of packages covers all examples."""
-    first = "make install && . .venv/bin/activate   # in a checkout; docs/install.md has the way from packages\n"
+    first = "make install && . .venv/bin/activate   # in a checkout; else docs/install.md\n"
     pages = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("examples/*/README.md")]
     for page in (*pages, "docs/tutorial.md", "docs/agents.md"):
         block = re.search(r"^```\n(.*?)^```$", text_of(page), re.MULTILINE | re.DOTALL)
@@ -461,9 +461,8 @@ def table_of_plugins() -> Iterator[str]:
             yield f"docs/plugins.md: {project['name']} has no row"
         found = project.get("entry-points", {})
         names = {name for kind, names in found.items() if kind.startswith("rolemesh.") for name in names}
-        inside = {
-            name for kind in ("kinds", "doctor", "defaults", "offered") for name in found.get(f"rolemesh.{kind}", ())
-        }
+        kinds = ("kinds", "doctor", "defaults", "offered", "renamed")
+        inside = {name for kind in kinds for name in found.get(f"rolemesh.{kind}", ())}
         hidden = {"plan.traffic", "room"} | inside  # an option of `plan`, and an examination of `doctor`
         missing = sorted(names - hidden - verbs_in(said))
         yield from (f"docs/plugins.md: {project['name']} lacks {name}" for name in missing)

@@ -8,20 +8,21 @@ from rolemesh.api.import_ref import find_module
 from rolemesh.errors import PluginError
 from rolemesh.kinds.installed import entry_points, how_to_install
 
-OFFERED = "rolemesh.offered"
-"""Entry-point group: a distribution declares there what others offer.
+OFFERED, RENAMED = "rolemesh.offered", "rolemesh.renamed"
+"""Entry-point groups: a distribution declares there what others offer, and old names of its own.
 
 The name is ``kind.plugin``, or a kind alone for any plugin of the kind. The value is a
 distribution, with ``_`` for ``-``, or an extra of one: ``schedulers.pd = rolemesh_pd``,
-``engines = rolemesh:local``.
+``engines = rolemesh:local``. In `RENAMED` it is the new name.
 """
 
 
-def offered(kind: str) -> dict[str, str]:
-    """The plugins of `kind` that distributions offer, with the requirement that installs each."""
+def offered(kind: str, group: str = OFFERED) -> dict[str, str]:
+    """The plugins of `kind` that distributions offer, with the requirement that installs each; or
+    with the values in another `group`."""
     found = {}
     for point in entry_points():
-        if point.group == OFFERED and point.name.partition(".")[0] == kind:
+        if point.group == group and point.name.partition(".")[0] == kind:
             distribution, _, extra = point.value.replace("_", "-").partition(":")
             requirement = f"{distribution}[{extra}]" if extra else distribution
             found[point.name.partition(".")[2]] = requirement

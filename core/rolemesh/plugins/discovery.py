@@ -15,7 +15,7 @@ from rolemesh.api.import_ref import find_module, import_paths
 from rolemesh.errors import PluginError, did_you_mean
 from rolemesh.kinds import kind_named, kind_names
 from rolemesh.kinds.installed import entry_points, leftovers, normalized
-from rolemesh.kinds.offered import how_to_get, offered
+from rolemesh.kinds.offered import RENAMED, how_to_get, offered
 
 DISABLED = "ROLEMESH_DISABLED_PLUGINS"
 ALLOWED = "ROLEMESH_PLUGINS"
@@ -207,7 +207,9 @@ def _unknown(
         {record.name for record in records if record.kind == kind and record.status != "disabled"}
     )
     named = [each for each in records if each.name == name]
-    if others := [each.kind for each in named if each.kind != kind]:
+    if new := offered(kind, RENAMED).get(name):
+        hint = f"write use: {new}"
+    elif others := [each.kind for each in named if each.kind != kind]:
         hint = f"{name!r} is a {kind_named(others[0]).singular}"
     elif named:
         hint = f"{name!r} is offered by {', '.join(each.distribution for each in named)}"

@@ -35,7 +35,7 @@ def chaotic(agent_job: Callable[..., Any]) -> Any:
     for role in ("agent", "environment", "rollout"):
         job.set(**{f"roles__{role}__world_size": 2})
     job.set(roles__agent__options__limits__call_s=60.0)  # how late a tool is differs from run to run
-    job.set(roles__environment__options__sandbox="process", plugins__sandboxes=[{"use": "process"}])
+    job.set(roles__environment__options__sandbox="guarded", plugins__sandboxes=[{"use": "guarded"}])
     return job.set(failover=PATIENT, engine__options={"lease_s": 20, "stop_grace_s": 2, "snapshots": {"every": 1}})
 
 

@@ -72,7 +72,7 @@ class TestEnvironment(WorkloadConformance):
 @pytest.mark.soak
 class TestSandbox(WorkloadConformance):
     plugin = "sandbox"
-    plugins = {"sandboxes": [{"use": "process"}]}
+    plugins = {"sandboxes": [{"use": "guarded"}]}
     bad_options = ({"limits": {"seconds": 0}},)
     world_sizes = (1, 2)
     steps = 1
@@ -117,10 +117,9 @@ class TestAgent(WorkloadConformance):
 
     @pytest.fixture(autouse=True)
     def roles(self, tmp_path: Path) -> None:
-        type(self).environment = EnvironmentWorkload()
+        type(self).environment = EnvironmentWorkload(EnvironmentWorkload.Options(environment="sums"))
         plugins = {("environments", "sums"): lambda: Sums(SumOptions(tasks=6))}
-        options = EnvironmentWorkload.Options(environment="sums")
-        self.environment.setup(RankContext(options=options, plugins=plugins, tmp_dir=tmp_path))
+        self.environment.setup(RankContext(plugins=plugins, tmp_dir=tmp_path))
         self.answers.clear()
 
     environment: ClassVar[EnvironmentWorkload]

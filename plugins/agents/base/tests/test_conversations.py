@@ -80,7 +80,7 @@ def test_a_killed_environment_restores_its_episodes(agent_job: Callable[..., Any
 
 def test_the_episodes_of_lost_sandboxes_are_restored(agent_job: Callable[..., Any]) -> None:
     job = agent_job(steps=1, broken="sandbox")
-    job.set(roles__environment__options__sandbox="process", plugins__sandboxes=[{"use": "process"}])
+    job.set(roles__environment__options__sandbox="guarded", plugins__sandboxes=[{"use": "guarded"}])
     job.set(roles__agent__options__limits__call_s=60.0)
     done = job.run("--engine", "inline")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""The sandbox `process`: what a command sees, in namespaces and without them."""
+"""The sandbox `guarded`: what a command sees, in namespaces and without them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ except OSError as error:
 
 
 class TestProcess(SandboxConformance):
-    plugin = "process"
+    plugin = "guarded"
     bad_options = ({"isolation": "docker"}, {"env": ["A=b"]})
 
 

@@ -28,11 +28,11 @@ EXPECTED = {
 def test_cells_and_commands_run_within_limits_in_an_episode_and_for_an_operator(agent_job: Callable[..., Any]) -> None:
     job = agent_job("told", steps=1)
     (job.folder / "flow.py").write_text(FLOW)
-    boxes = {"sandbox": "process", "limits": {"seconds": 20, "processes": 8}}
+    boxes = {"sandbox": "guarded", "limits": {"seconds": 20, "processes": 8}}
     out = job.folder / "work.json"
     user = {"target": "agent_bench:SandboxUser", "inputs": {"tasks": "broadcast"}, "kwargs": {"out": str(out)}}
     job.set(
-        plugins={"environments": [{"use": "agent_bench:Shells"}], "sandboxes": [{"use": "process"}]},
+        plugins={"environments": [{"use": "agent_bench:Shells"}], "sandboxes": [{"use": "guarded"}]},
         roles__tasks__options={"groups": 4},
         roles__environment__options=boxes,
         roles__agent__options__samples=1,

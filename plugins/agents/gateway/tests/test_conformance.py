@@ -1,4 +1,4 @@
-"""The harness `process` before the conformance kit, with a program that calls the environment's tools."""
+"""The harness `program` before the conformance kit, with a program that calls the environment's tools."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rolemesh_testing import HarnessConformance
 
 
 class TestProcess(HarnessConformance):
-    plugin = "process"
+    plugin = "program"
     options = {"command": ["{python}", str(Path(__file__).parent / "programs" / "tools.py")]}
     kills = 2
     bad_options = ({"command": []}, {"command": ["x"], "reward": "luck"})

@@ -144,7 +144,7 @@ def test_a_slow_program_is_truncated_and_ended(held, says):
 def test_a_cancelled_conversation_ends_its_program(scripted, says, tmp_path):
     async def main():
         harness = ProcessHarness(ProcessHarness.Options(command=["sh", "-c", "touch $HOME/up; sleep 600"]))
-        await harness.setup(RankContext(options=None, base=PROGRAMS, tmp_dir=tmp_path))
+        await harness.setup(RankContext(base=PROGRAMS, tmp_dir=tmp_path))
         task = asyncio.ensure_future(harness.run(scripted(lambda messages: says("ok"))))
         async with asyncio.timeout(20):
             while not list(tmp_path.glob("*/*/up")):
@@ -167,7 +167,7 @@ def test_an_error_of_the_conversation_ends_the_program_and_passes(scripted, says
 
     async def main():
         harness = ProcessHarness(ProcessHarness.Options(command=["{python}", "{base}/openai_chat.py"]))
-        await harness.setup(RankContext(options=None, base=PROGRAMS, tmp_dir=tmp_path))
+        await harness.setup(RankContext(base=PROGRAMS, tmp_dir=tmp_path))
         with pytest.raises(Lost):
             await harness.run(scripted(model, QUESTION))
         assert not list(tmp_path.glob("*/*"))
@@ -182,7 +182,7 @@ def test_a_program_may_end_in_good_order_after_a_limit(scripted, says, tmp_path)
     async def main():
         options = ProcessHarness.Options(command=["sh", "-c", script], reward="exit", grace_s=60)
         harness = ProcessHarness(options)
-        await harness.setup(RankContext(options=None, base=PROGRAMS, tmp_dir=tmp_path))
+        await harness.setup(RankContext(base=PROGRAMS, tmp_dir=tmp_path))
         talk = scripted(lambda messages: says("ok"), turns=1)
         with pytest.raises(EndReached, match="truncated"):
             await harness.run(talk)

@@ -56,7 +56,7 @@ class Job:
         sandbox = env.pop("sandbox", None)
         program = {"command": ["{python}", str(HERE / "programs/tools.py"), env.pop("client", "")], "env": env}
         plugins: dict[str, Any] = {"environments": [{"use": "sums", "options": {"numbers": 4}}]}
-        plugins["harnesses"] = [{"use": "process", "options": program}] if harness == "process" else []
+        plugins["harnesses"] = [{"use": "program", "options": program}] if harness == "program" else []
         if sandbox is not None:
             program["sandbox"] = sandbox
             plugins["sandboxes"] = [{"use": sandbox}]
@@ -102,21 +102,21 @@ def job(tmp_path: Path) -> Job:
 def test_programs_train_the_tokens_of_the_tool_loop_also_if_the_rank_of_the_agent_is_killed(job, tmp_path):
     loop = job.run("tools")["state_sha256"]["trainer"]
     turns = job.sampled()
-    result = job.run("process", KILLED=str(tmp_path / "killed"))
+    result = job.run("program", KILLED=str(tmp_path / "killed"))
     assert (tmp_path / "killed").exists()
     assert result["state_sha256"]["trainer"] == loop
     assert job.sampled() == turns
-    assert sum(line.get("gateway_turns", 0) for line in job.lines("process")) == turns.total()
-    assert not any("gateway_samples" in line for line in job.lines("process"))
+    assert sum(line.get("gateway_turns", 0) for line in job.lines("program")) == turns.total()
+    assert not any("gateway_samples" in line for line in job.lines("program"))
     mine = [each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])]
     assert not [line for line in mine if str(HERE / "programs/tools.py") in line]
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("about", [{}, {"sandbox": "process"}], ids=["alone", "sandbox"])
+@pytest.mark.parametrize("about", [{}, {"sandbox": "guarded"}], ids=["alone", "sandbox"])
 def test_the_client_of_openai_trains_the_same_tokens_under_kills(job, about):
     loop = job.run("tools")["state_sha256"]["trainer"]
-    result = job.run("process", "--chaos", "kills=4,seed=3", client="openai", **about)
+    result = job.run("program", "--chaos", "kills=4,seed=3", client="openai", **about)
     assert result["state_sha256"]["trainer"] == loop
     mine = [each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])]
     assert not [line for line in mine if str(HERE / "programs/tools.py") in line]
@@ -129,7 +129,7 @@ def test_a_client_that_loses_answers_trains_the_same_tokens_if_the_rank_of_the_a
     slow = f"roles.rollout.options.kwargs.sleep={sleep}"
     loop = job.run("tools")["state_sha256"]["trainer"]
     turns = job.sampled()
-    result = job.run("process", slow, client="impatient", KILLED=str(tmp_path / "killed"))
+    result = job.run("program", slow, client="impatient", KILLED=str(tmp_path / "killed"))
     assert (tmp_path / "killed").exists()
     assert result["state_sha256"]["trainer"] == loop
     assert turns.total() <= job.sampled().total() <= turns.total() + 4, "what was sampled when the rank died at most"

@@ -24,7 +24,7 @@ from rolemesh_sandbox_process import ProcessOptions, ProcessSandbox
 DEBIAN = "/usr/bin/python3"
 """An interpreter that every user may run."""
 BOXES = {
-    ("sandboxes", "process"): lambda: ProcessSandbox(ProcessOptions(isolation="namespaces")),
+    ("sandboxes", "guarded"): lambda: ProcessSandbox(ProcessOptions(isolation="namespaces")),
     ("sandboxes", "bubblewrap"): lambda: BubblewrapSandbox(BubblewrapOptions()),
     ("sandboxes", "plain"): lambda: ProcessSandbox(ProcessOptions(isolation="none", python=DEBIAN)),
 }
@@ -88,7 +88,7 @@ def usable(sandbox: str, folder: Path) -> None:
         made.close()
 
 
-@pytest.mark.parametrize("sandbox", ["process", "bubblewrap"])
+@pytest.mark.parametrize("sandbox", ["guarded", "bubblewrap"])
 def test_an_unchanged_program_in_a_sandbox_adds_with_a_tool(boxed, adder, sandbox):
     talk = boxed(sandbox, adder, command=["{python}", "{base}/openai_chat.py"])
     (used,) = [each for each in talk.samples if each[-1]["role"] == "assistant"]
@@ -96,7 +96,7 @@ def test_an_unchanged_program_in_a_sandbox_adds_with_a_tool(boxed, adder, sandbo
     assert (talk.replies, talk.truncated, talk.reward) == (["The sum is 7."], "", None)
 
 
-@pytest.mark.parametrize("sandbox", ["process", "bubblewrap"])
+@pytest.mark.parametrize("sandbox", ["guarded", "bubblewrap"])
 def test_a_program_in_a_sandbox_reaches_no_other_port(boxed, says, sandbox):
     with socket.create_server(("127.0.0.1", 0)) as server:
         command = ["{python}", "-c", REACHES + "sys.exit(3)", str(server.getsockname()[1])]
@@ -137,23 +137,23 @@ def test_a_socket_for_one_conversation_leads_to_no_other_one(gateway, says):
 )
 def test_the_limits_of_a_sandbox_hold_for_a_program(boxed, says, code, reason):
     with pytest.raises(ConversationFailedError, match=reason):
-        boxed("process", lambda messages: says("ok"), command=["{python}", "-c", code], processes=20, disk_mb=20)
+        boxed("guarded", lambda messages: says("ok"), command=["{python}", "-c", code], processes=20, disk_mb=20)
 
 
 def test_a_program_that_hangs_in_a_sandbox_is_truncated(boxed, says):
     command = ["{python}", "-c", ASKS + LEAVES + SLEEPS]
-    talk = boxed("process", lambda messages: says("ok"), command=command, seconds=3.0)
+    talk = boxed("guarded", lambda messages: says("ok"), command=command, seconds=3.0)
     assert talk.truncated == "the program ran longer than its limit in seconds"
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["cancelled", "guard killed"])
 def test_a_conversation_that_ends_early_leaves_nothing_of_its_program(scripted, says, tmp_path, killed):
-    usable("process", tmp_path)
+    usable("guarded", tmp_path)
 
     async def main():
-        options = ProcessHarness.Options(command=["{python}", "-c", LEAVES + SLEEPS], sandbox="process")
+        options = ProcessHarness.Options(command=["{python}", "-c", LEAVES + SLEEPS], sandbox="guarded")
         harness = ProcessHarness(options)
-        await harness.setup(RankContext(options=None, base=Path(__file__).parent, tmp_dir=tmp_path, plugins=BOXES))
+        await harness.setup(RankContext(base=Path(__file__).parent, tmp_dir=tmp_path, plugins=BOXES))
         me = psutil.Process()
         before, others = me.num_fds(), me.children(recursive=True)
         task = asyncio.ensure_future(harness.run(scripted(lambda messages: says("ok"))))
@@ -183,7 +183,7 @@ def test_a_conversation_that_ends_early_leaves_nothing_of_its_program(scripted, 
 
 
 def test_nothing_is_left_of_a_sandboxed_program_whose_rank_is_killed(tmp_path):
-    usable("process", tmp_path)
+    usable("guarded", tmp_path)
     rank = f"""
 import asyncio, socket, sys
 from pathlib import Path
@@ -224,5 +224,5 @@ def test_a_sandbox_that_the_job_file_does_not_list_is_refused_before_the_start()
     options = ProcessHarness.Options(command=["true"], sandbox="proces")
     with pytest.raises(OptionsError, match="lists no 'proces' under plugins") as raised:
         ProcessHarness.check_job(options, job)
-    assert "process" in raised.value.remedy
+    assert "guarded" in raised.value.remedy
     ProcessHarness.check_job(options.model_copy(update={"sandbox": "plain"}), job)

@@ -102,7 +102,7 @@ def test_a_request_that_changes_the_conversation_is_refused(messages: list[str],
     first = asked({"messages": [{"role": "user", "content": "hello"}]}, once=[])
     with pytest.raises(AgentError, match=why) as raised:
         added(first, spoken("yes", [], 0), asked({"messages": parsed}, once=[]))
-    assert "`process`" in str(raised.value.remedy)
+    assert "`program`" in str(raised.value.remedy)
 
 
 def test_images_are_refused() -> None:

@@ -97,7 +97,7 @@ class Sandbox(Plugin, ABC):
         It also raises one if the sandbox has no such network on this machine.
         """
         what = f"the sandbox {type(self).__name__} runs no client of a server outside of it"
-        raise AgentError(what, remedy="choose the sandbox process or bubblewrap; its class lacks the method run_client")
+        raise AgentError(what, remedy="choose the sandbox guarded or bubblewrap; its class lacks the method run_client")
 
     def snapshot(self) -> bytes | None:
         """Return the content of the folder, if nothing else has to be restored. None: the sandbox cannot; its commands

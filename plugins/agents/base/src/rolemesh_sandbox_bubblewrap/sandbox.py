@@ -18,7 +18,7 @@ __all__ = ["BubblewrapOptions", "BubblewrapSandbox", "arguments"]
 
 _OLDEST = (0, 8)
 """The first version with ``--disable-userns``."""
-_INSTALL = "apt install bubblewrap, dnf install bubblewrap, or the like; the sandbox `process` does not need it"
+_INSTALL = "apt install bubblewrap, dnf install bubblewrap, or the like; the sandbox `guarded` does not need it"
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _SETTINGS = ("alternatives", "group", "ld.so.cache", "localtime", "nsswitch.conf", "passwd", "ssl/certs")
 """Parts of /etc that programs need. The others may have secrets."""

@@ -1,4 +1,4 @@
-"""The sandbox `process`, and the base class of sandboxes that start their commands in another way.
+"""The sandbox `guarded`, and the base class of sandboxes that start their commands in another way.
 
 The import is lazy: the guard of a sandbox imports only the package below it.
 """

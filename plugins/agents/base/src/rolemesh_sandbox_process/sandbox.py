@@ -1,4 +1,4 @@
-"""The sandbox `process`: commands in namespaces of the kernel, or as plain processes if the kernel refuses them."""
+"""The sandbox `guarded`: commands in namespaces of the kernel, or as plain processes if the kernel refuses them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAMESPACES = Isolation("namespaces", INSIDE, private=True, own_users=True)
 
 
 class ProcessOptions(GuardedOptions, extra="forbid"):
-    """Options of the sandbox `process`."""
+    """Options of the sandbox `guarded`."""
 
     isolation: Literal["auto", "namespaces", "none"] = Field(
         "auto",

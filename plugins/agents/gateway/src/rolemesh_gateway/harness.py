@@ -1,4 +1,4 @@
-"""The harness `process`: it starts an unchanged program for each conversation, and is the program's model."""
+"""The harness `program`: it starts an unchanged program for each conversation, and is the program's model."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class ProcessHarness(Harness):
         if options.sandbox is not None:
             check_listed(job, "sandboxes", options.sandbox, "option sandbox of the harness process")
 
-    def check_machine(self, ctx: RankContext[Any]) -> None:
+    def check_machine(self, ctx: RankContext) -> None:
         """See `Harness.check_machine`: try the sandbox."""
         options: ProcessOptions = self.options
         if options.sandbox is not None:
             try_client(ctx, options.sandbox, limits_of(options), [Path(ctx.base).resolve()])
 
-    async def setup(self, ctx: RankContext[Any]) -> None:
+    async def setup(self, ctx: RankContext) -> None:
         """See `Harness.setup`: start the gateway."""
         from rolemesh_gateway.server import Server
 

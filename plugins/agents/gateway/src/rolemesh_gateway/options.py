@@ -1,4 +1,4 @@
-"""Options of the harness `process`."""
+"""Options of the harness `program`."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from rolemesh_agents import AgentError, Message, Tool, ToolCall
 __all__ = ["Asked", "added", "asked", "completion", "spoken"]
 
 REMEDY = (
-    "run it as a program of the harness `process` (rolemesh-gateway), which lets a conversation have several samples"
+    "run it as a program of the harness `program` (rolemesh-gateway), which lets a conversation have several samples"
 )
 
 

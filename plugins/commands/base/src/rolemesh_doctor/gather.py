@@ -25,7 +25,7 @@ import msgspec
 from rolemesh.api.import_ref import find_module
 from rolemesh.errors import PluginError
 from rolemesh.kinds.installed import distribution, entry_points, how_to_install, leftovers, version
-from rolemesh.kinds.offered import OFFERED
+from rolemesh.kinds.offered import OFFERED, RENAMED
 from rolemesh.placement.nodes import group_limits, memory_limit
 from rolemesh.plugins.defaults import DEFAULTS
 from rolemesh.plugins.discovery import discover
@@ -300,7 +300,7 @@ def plugins() -> facts.Plugins:
 def _shadowed() -> list[facts.Trouble]:
     """Return distributions whose code is imported from another place than they are installed in."""
     found = []
-    code = [point for point in entry_points() if point.group not in (DEFAULTS, OFFERED)]
+    code = [point for point in entry_points() if point.group not in (DEFAULTS, OFFERED, RENAMED)]
     ours = {(point.dist.name, point.module.partition(".")[0]) for point in code if point.dist}
     for name, module in sorted(ours):
         spec, places = find_module(module), _places(name)

@@ -48,7 +48,7 @@ class EnvironmentConformance(PluginConformance):
     preload: ClassVar[Sequence[str]] = ()
     """Modules to import before the kit forks the processes, such as a package that takes seconds."""
     sandbox: ClassVar[Mapping[str, Any] | None] = None
-    """The sandbox that each episode gets, as in a job file: ``{"use": "process", "options": {...}}``."""
+    """The sandbox that each episode gets, as in a job file: ``{"use": "guarded", "options": {...}}``."""
 
     def act(self, task: Task, start: Start, answers: Sequence[Answer], random: Random) -> Action | None:
         """Return the model's next action: a `ToolCall`, or the text of a turn without one. None: it takes no more.
