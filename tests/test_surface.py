@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,8 +53,8 @@ def a_strategy(**methods: Any) -> tuple[PluginRecord, Any]:
 
 
 def test_the_page_says_the_api_version_of_every_kind() -> None:
-    table = dict(re.findall(r"^\| `rolemesh\.(\w+)` \| `\w+` \| (\d+) \|", COMPATIBILITY, flags=re.MULTILINE))
-    assert table == {name: str(kind.base_class().api_version) for name, kind in kinds().items()}
+    assert "now 1 for every kind" in COMPATIBILITY
+    assert {kind.base_class().api_version for kind in kinds().values()} == {1}
 
 
 def test_an_implementation_with_fewer_arguments_fits_a_hook_that_has_gained_one() -> None:
