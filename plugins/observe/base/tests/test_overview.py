@@ -57,6 +57,13 @@ def test_a_metric_rises_or_falls_only_beyond_its_noise() -> None:
     assert found.word == "stays"
 
 
+def test_a_value_counts_as_often_as_its_line_has_steps() -> None:
+    points = [9, 19, 20, 21, 22, 32], [5.0, 7.0, 1.0, 1.0, 1.0, 3.0]
+    found = trend(points, {9: 10, 19: 10, 20: 1, 21: 1, 22: 1, 32: 10})
+    assert found is not None
+    assert (found.first, found.last) == (5.0, 3.0)
+
+
 def test_values_that_are_not_finite_say_nothing_about_a_trend() -> None:
     assert trend(([0, 1, 2], [1.0, math.nan, 2.0])) is None
     found = trend(([0, 1, 2, 3], [1.0, math.inf, 2.0, 3.0]))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from rolemesh.api.observer import RankStatus, StepMetrics
@@ -38,7 +39,7 @@ NOISE: Final = 2.0
 
 
 class Trend(NamedTuple):
-    """Means of the first and the last third of a metric's finite values. `word`: rises, falls, or stays."""
+    """Means over the first and the last third of a metric's steps. `word`: rises, falls, or stays."""
 
     first: float
     last: float
@@ -93,19 +94,20 @@ def _place(name: str, known: Sequence[str]) -> int:
     return next((at for at, word in enumerate(known) if word == name or set(word.split("_")) <= words), len(known))
 
 
-def trend(points: Points) -> Trend | None:
-    """Return how a metric changes from the first to the last third of its values; None with fewer than three.
+def trend(points: Points, lengths: Mapping[int, int] = MappingProxyType({})) -> Trend | None:
+    """Return how a metric changes from the first to the last third of its steps; None with fewer than three values.
 
-    It stays if the means differ by less than `NOISE` standard errors of their difference.
+    `lengths` has the number of steps that a value stands for, by its step; 1 for others. It stays if the means differ
+    by less than `NOISE` standard errors of their difference.
     """
-    values = [value for value in points[1] if math.isfinite(value)]
-    third = len(values) // 3
-    if not third:
+    known = [(value, lengths.get(step, 1)) for step, value in zip(*points, strict=True) if math.isfinite(value)]
+    if len(known) < 3:
         return None
-    first, last = values[:third], values[-third:]
+    first, last = _third(known), _third(known[::-1])
     one, other = _mean(first), _mean(last)
-    error = math.sqrt((_variance(first) + _variance(last)) / third)
-    if third == 1:  # no variance is known: three values rise if each one is larger than the one before
+    error = math.sqrt(_variance(first) / len(first) + _variance(last) / len(last))
+    values = [value for value, _ in known]
+    if len(first) == len(last) == 1:  # no variance is known: three values rise if each one is larger than the one before
         ordered = values == sorted(values) or values == sorted(values, reverse=True)
         changed = ordered and one != other
     else:
@@ -147,10 +149,20 @@ def under_way(ranks: Iterable[RankStatus]) -> list[str]:
     return [f"{role}.{operator}: {done} of {total}" for (role, operator), (done, total) in found.items()]
 
 
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
+def _third(known: Sequence[tuple[float, int]]) -> Sequence[tuple[float, int]]:
+    """Return the first values that stand for a third of all steps at most, and one at least."""
+    third, steps = sum(length for _, length in known) / 3, 0
+    for at, (_, length) in enumerate(known):
+        steps += length
+        if steps > third:
+            return known[: max(1, at)]
+    return known
 
 
-def _variance(values: Sequence[float]) -> float:
+def _mean(values: Sequence[tuple[float, int]]) -> float:
+    return math.fsum(value * length for value, length in values) / sum(length for _, length in values)
+
+
+def _variance(values: Sequence[tuple[float, int]]) -> float:
     mean = _mean(values)
-    return math.fsum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)
+    return math.fsum((value - mean) ** 2 for value, _ in values) / max(1, len(values) - 1)

@@ -342,6 +342,10 @@ class RunFacts:
         """Return all metrics, with at most about `most` points each."""
         return {name: thinned(self.points(name), most) for name in self.metric_names()}
 
+    def lengths(self) -> dict[int, int]:
+        """Return the number of steps of each line of metrics, by its last step."""
+        return {line.step: line.steps for line in self.metrics()}
+
     def metric_names(self) -> list[str]:
         """Return the names of all metrics."""
         self.metrics()

@@ -185,7 +185,7 @@ def _metric(facts: RunFacts, name: str) -> MetricLine:
     parts = min(CURVE, len(values))
     ends = [len(values) * at // parts for at in range(parts + 1)] if parts else []
     curve = tuple(math.fsum(values[begin:end]) / (end - begin) for begin, end in pairwise(ends))
-    found = trend(points)
+    found = trend(points, facts.lengths())
     return MetricLine(name, points[1][-1], found.word if found else "", curve)
 
 

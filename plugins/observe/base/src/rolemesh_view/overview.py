@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rolemesh_facts.cost import COST
@@ -45,9 +45,9 @@ def overview(run: Viewed, query: Any) -> dict[str, Any]:
     events = facts.events()
     told = told_of(facts.stories(), events, str(facts.result().get("status", "")))
     failed = [each for each in told if each.story.failures]
-    names = headlines(facts.metric_names())
+    names, lengths = headlines(facts.metric_names()), facts.lengths()
     return {
-        "curves": [_shown(facts, name) for name in names],
+        "curves": [_shown(facts, name, lengths) for name in names],
         "others": len(facts.metric_names()) - len(names),
         "pace": pace_of(facts.metrics(), summary, time.time() if live else None),
         "beginnings": run.beginnings(), "under_way": run.under_way(),
@@ -60,10 +60,10 @@ def overview(run: Viewed, query: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _shown(facts: RunFacts, name: str) -> tuple[str, str, Curve]:
+def _shown(facts: RunFacts, name: str, lengths: Mapping[int, int]) -> tuple[str, str, Curve]:
     """Return a metric's name, what it does in words, and its curve."""
     points = facts.points(name)
-    found = trend(points)
+    found = trend(points, lengths)
     said = WORDS[found.word].format(number(found.first), number(found.last)) if found else ""
     return name, said, curve_of(thinned(points, MOST_POINTS), 620, 230)
 

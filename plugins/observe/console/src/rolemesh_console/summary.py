@@ -77,7 +77,7 @@ def _metrics(stats: Statistics) -> RenderableType | None:
 
 def _times(stats: Statistics) -> RenderableType | None:
     table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")
-    for heading in ("role", "computing", "waiting for input", "blocked on credit", "ahead of its consumers"):
+    for heading in ("role", "computing", "waiting for input", "blocked on credit", "rest"):
         table.add_column(heading, justify="left" if heading == "role" else "right", no_wrap=True)
     for role, shares in stats.shares(recent=False).items():
         table.add_row(Text(role), *(Text(percent(share)) for share in shares))
