@@ -107,7 +107,7 @@ def trend(points: Points, lengths: Mapping[int, int] = MappingProxyType({})) -> 
     one, other = _mean(first), _mean(last)
     error = math.sqrt(_variance(first) / len(first) + _variance(last) / len(last))
     values = [value for value, _ in known]
-    if len(first) == len(last) == 1:  # no variance is known: three values rise if each one is larger than the one before
+    if len(first) == len(last) == 1:  # no variance is known: three values rise if each is larger than the one before
         ordered = values == sorted(values) or values == sorted(values, reverse=True)
         changed = ordered and one != other
     else:
