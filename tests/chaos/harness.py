@@ -16,8 +16,8 @@ from rolemesh_checkpoint import disk
 JOB_FILE = Path(__file__).parent / "post_training" / "job.yaml"
 STEPS = 24
 SHARDS = list(range(4 * STEPS))
-TIMES = ("time", "roles")
-"""Fields of a metrics line that differ between two runs of one job."""
+TIMES = ("time", "roles", "tokens_per_s", "tflops_per_s", "mfu")
+"""Fields of a metrics line, and of its operators, that differ between two runs of one job."""
 
 
 class ChaosJob(Job):
@@ -45,7 +45,9 @@ class End:
 
 
 def timeless(line: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in line.items() if name not in TIMES}
+    own = {op: timeless(values) for op, values in line.get("operators", {}).items()}
+    found = {name: value for name, value in line.items() if name not in TIMES}
+    return found | ({"operators": own} if own else {})
 
 
 def as_if_nothing_had_happened(job: Job, undisturbed: End) -> None:
