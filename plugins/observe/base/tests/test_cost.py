@@ -87,7 +87,7 @@ def test_a_job_that_runs_costs_what_it_has_cost_so_far(run: Path) -> None:
     assert RunFacts(run).costs() == []
 
 
-@pytest.mark.parametrize(("option", "price"), [([], None), (["--price-per-gpu-hour", "2"], "14.00 at 2 per GPU-hour")])
+@pytest.mark.parametrize(("option", "price"), [([], None), (["--gpu-hour-price", "2"], "14.00 at 2 per GPU-hour")])
 def test_the_report_shows_the_price_of_the_hours(run: Path, option: list[str], price: str | None) -> None:
     app = Typer()
     app.command()(ReportVerb.function())

@@ -115,6 +115,18 @@ def test_the_live_view_shows_progress_metrics_rates_staleness_and_ranks() -> Non
     assert "blocked by rollout.load_weights" in rows["trainer/1"]
 
 
+def test_a_terminal_of_80_columns_shows_how_far_each_rank_is() -> None:
+    stats = Statistics(run=info())
+    stats.steps(line(step, reward=0.1) for step in range(7))
+    ranks = rank("agent", 0, phase="computing", doing="converse 25/64"), rank("trainer", 1, phase="waiting")
+    console = Console(file=io.StringIO(), width=80, record=True, force_terminal=True)
+    console.print(live_view(stats, status(*ranks), STARTED + 24.0, 78))
+    text = console.export_text()
+    assert "computing converse 25/64 " in text
+    assert "25/50/25 %" in text
+    assert "4700" not in text
+
+
 def test_a_metric_that_is_not_logged_at_every_step_says_of_which_step_it_is() -> None:
     stats = Statistics(run=info())
     stats.steps([line(0, reward=0.1, eval_accuracy=0.31), line(1, reward=0.2)])

@@ -15,7 +15,7 @@ from rolemesh.api.observer import RunInfo, StepMetrics
 from rolemesh.runs.jsonl import metrics_line
 from rolemesh_durable.journal.line_file import LineFile
 from rolemesh_plot import PlotObserver, PlotOptions
-from rolemesh_plot.figure import centred_average
+from rolemesh_plot.figure import centred_average, whole
 
 
 def line(step: int, **values: float) -> StepMetrics:
@@ -74,6 +74,11 @@ def test_a_job_that_reported_nothing_leaves_no_picture(tmp_path: Path) -> None:
     observer.job_started(run_info(tmp_path))
     observer.job_ended({"status": "failed"})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mean_is_drawn_only_where_all_of_its_steps_are() -> None:
+    assert whole(np.ones(9), 3).tolist() == [False, *[True] * 7, False]
+    assert whole(np.array([4.0, 1.0, 1.0, 4.0]), 5).tolist() == [False, True, True, False]
 
 
 def test_the_average_of_a_straight_line_is_that_line() -> None:

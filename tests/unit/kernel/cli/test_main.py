@@ -26,6 +26,15 @@ def test_the_version_is_the_distributions(rolemesh: Rolemesh) -> None:
     assert rolemesh("--version").stdout.strip() == version("rolemesh")
 
 
+@pytest.mark.parametrize("verb", [name for name in verbs() if "." not in name and name != "launch"])
+def test_the_help_of_a_verb_is_whole_on_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main([verb, "--help"]) == 0
+    assert "…" not in capsys.readouterr().out
+
+
 def test_an_unknown_verb_gets_the_nearest_and_ends_with_2(rolemesh: Rolemesh) -> None:
     done = rolemesh("valdate")
     assert done.returncode == 2

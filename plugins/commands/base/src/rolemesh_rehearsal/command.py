@@ -23,7 +23,7 @@ class ChaosOptions(BaseModel, extra="forbid"):
 
     chaos: str | None = Field(
         default=None,
-        description="Rehearse: inject seeded failures, e.g. 'kills=10,seed=7,targets=rank,agent,master'. Targets: "
+        description="Rehearse: inject seeded failures, e.g. 'kills=10,seed=7,targets=rank,agent'. Targets: "
         "rank, agent, master, node, stop (SIGSTOP), disk, zygote, full, stall, clock; also trainer/1 (one rank), "
         "trainer/* (a rank of the role), stop:trainer/1, child:box/* (a process that the rank started), agent:NAME, "
         "node:NAME. A report follows at the end.",

@@ -62,7 +62,7 @@ def submit(
     nodes: Annotated[
         str | None,
         typer.Option(
-            help="Number of nodes, or groups as in `plan`: '2x(cpu=16,gpu=8,label.rack=a)'.",
+            help="Number of nodes, or groups as in `plan`: '2x(cpu=16,gpu=8)'.",
             show_default="as the job needs",
         ),
     ] = None,

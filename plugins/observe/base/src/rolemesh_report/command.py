@@ -42,7 +42,7 @@ def report(
         typer.Option("-o", "--output", help="The file.", metavar="FILE", show_default="report.html in the folder"),
     ] = None,
     per_gpu_hour: Annotated[
-        float, typer.Option("--price-per-gpu-hour", min=0.0, help="Price in any currency; 0: none.", metavar="PRICE")
+        float, typer.Option("--gpu-hour-price", help="Price in any currency; 0: none.", metavar="PRICE")
     ] = 0.0,
     runs_dir: RunsDir = None,
 ) -> None:

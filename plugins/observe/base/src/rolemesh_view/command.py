@@ -57,7 +57,7 @@ def command(
         typer.Option("--allow-host", metavar="NAME", help="A host name by which a proxy leads here; repeatable."),
     ] = None,
     per_gpu_hour: Annotated[
-        float, typer.Option("--price-per-gpu-hour", min=0.0, help="Price in any currency; 0: none.", metavar="PRICE")
+        float, typer.Option("--gpu-hour-price", help="Price in any currency; 0: none.", metavar="PRICE")
     ] = 0.0,
     open_: Annotated[bool, typer.Option("--open/--no-open", help="Open the browser.")] = True,
     runs_dir: RunsDir = None,

@@ -21,6 +21,8 @@ __all__ = ["live_view", "starting_line"]
 MAX_RANK_ROWS = 16
 MAX_WARNINGS = 4
 SPARK = 24
+NARROW = 100
+"""Width below which the table of ranks lacks nodes and processes, so that it has room for what ranks do."""
 
 
 def live_view(stats: Statistics, status: JobStatus | None, now: float, width: int | None = None) -> RenderableType:
@@ -31,7 +33,7 @@ def live_view(stats: Statistics, status: JobStatus | None, now: float, width: in
     if facts := _facts(stats):
         parts += ["", facts]
     if status is not None and status.ranks:
-        parts += ["", _ranks(stats, status)]
+        parts += ["", _ranks(stats, status, narrow=width is not None and width < NARROW)]
     if status is not None and status.warnings:
         more = len(status.warnings) - MAX_WARNINGS
         parts += ["", *(Text(f"warning: {warning}", style="yellow") for warning in status.warnings[:MAX_WARNINGS])]
@@ -131,11 +133,12 @@ def _facts(stats: Statistics) -> Text | None:
     return text if text.plain else None
 
 
-def _ranks(stats: Statistics, status: JobStatus) -> Table:
+def _ranks(stats: Statistics, status: JobStatus, narrow: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", expand=True)
     table.add_column("rank", no_wrap=True)
-    table.add_column("node", no_wrap=True, overflow="ellipsis")
-    table.add_column("pid", justify="right", no_wrap=True)
+    if not narrow:
+        table.add_column("node", no_wrap=True, overflow="ellipsis")
+        table.add_column("pid", justify="right", no_wrap=True)
     table.add_column("step", justify="right", no_wrap=True)
     table.add_column("doing", ratio=1, no_wrap=True, overflow="ellipsis")
     table.add_column(
@@ -151,7 +154,7 @@ def _ranks(stats: Statistics, status: JobStatus) -> Table:
                 "  " + "/".join(f"{100 * part:.0f}" for part in shares[role][:3]) + " %"
             )
         shown.add(role)
-        table.add_row(*cells, share)
+        table.add_row(*(cells[:1] + cells[3:] if narrow else cells), share)
     return table
 
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-__all__ = ["centred_average", "draw"]
+__all__ = ["centred_average", "draw", "whole"]
 
 
 def centred_average(
@@ -32,6 +32,13 @@ def centred_average(
     return means / (2 * reach)
 
 
+def whole(lengths: NDArray[np.float64], around: int) -> NDArray[np.bool_]:
+    """Return which values have `around` steps around them. Near the ends a mean of fewer follows the last values."""
+    middle = np.cumsum(lengths) - lengths / 2
+    found: NDArray[np.bool_] = np.minimum(middle, lengths.sum() - middle) >= around / 2
+    return found
+
+
 def draw(path: Path, *, title: str, label: str, points: Sequence[tuple[int, float, int]], window: int) -> None:
     """Write a PNG of `points` to `path`, completely or not at all. A point is the last of the steps of a line, with
     their mean value and their number; steps ascend."""
@@ -40,7 +47,10 @@ def draw(path: Path, *, title: str, label: str, points: Sequence[tuple[int, floa
     axes = figure.add_subplot()
     axes.plot(steps, values, marker="o", markersize=4, linewidth=1, alpha=0.45, color="tab:blue", label="each step")
     average, around = centred_average(values, window, lengths), 2 * (window // 2) + 1
-    axes.plot(steps, average, linewidth=2.5, color="tab:blue", label=f"mean of the {around} steps around")
+    shown = whole(lengths, around)
+    if shown.any():
+        mean = f"mean of the {around} steps around"
+        axes.plot(steps[shown], average[shown], linewidth=2.5, color="tab:blue", label=mean)
     axes.set(title=title, xlabel="step", ylabel=label)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
