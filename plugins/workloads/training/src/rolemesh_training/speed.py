@@ -2,7 +2,7 @@
 
 Operations are the model's own (Chowdhery et al., "PaLM", arXiv:2204.02311, appendix B): 6 for each token and parameter
 that multiplies it, and for the attention of each layer 12 for each token, token of its row, and dimension of the heads.
-Those of a forward pass alone are a third. What a checkpoint computes again, and padding, do not count.
+Those of a forward pass alone are a third. Padding does not count, nor what gradient checkpointing repeats.
 """
 
 from __future__ import annotations
