@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from rolemesh.api.observer import Event, RunInfo
 from rolemesh.runs.run import EVENTS_FILE, RESULT_FILE, RUN_FILE
 from rolemesh_facts import RunFacts
+from rolemesh_queries.database import opened
 from rolemesh_recorder.lines import FLOW_FILE, RECORD_DIR, Account, FlowFile, FlowOp, Head, encode
 from rolemesh_report.command import ReportVerb
 
@@ -85,6 +86,12 @@ def test_a_job_that_runs_costs_what_it_has_cost_so_far(run: Path) -> None:
     assert [each.rank_h for each in RunFacts(run).costs(BEGIN + 1800)] == [1.0, 0.5, 0.5]
     (run / EVENTS_FILE).unlink()
     assert RunFacts(run).costs() == []
+
+
+def test_a_query_gets_the_same_costs(run: Path) -> None:
+    with opened(run, {"costs"}) as database:
+        found = database.execute("SELECT * FROM costs").fetchall()
+    assert found == [tuple(each) for each in RunFacts(run).costs()]
 
 
 @pytest.mark.parametrize(("option", "price"), [([], None), (["--gpu-hour-price", "2"], "14.00 at 2 per GPU-hour")])

@@ -11,6 +11,7 @@ import duckdb
 
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import RolemeshError
+from rolemesh_facts import RunFacts
 from rolemesh_facts.recoveries import Story, stories
 from rolemesh_queries.contents import (
     LIMIT,
@@ -103,6 +104,8 @@ def opened(run_dir: Path, tables: Iterable[str], output: Path | None = None) -> 
             _fill_events(database, run_dir)
         if "metrics" in wanted:
             _fill(database, "metrics", measured(run_dir), time="make_timestamp(time)")
+        if "costs" in wanted:
+            _fill(database, "costs", [RunFacts(run_dir).costs()])
         if "rows" in wanted:
             _fill(database, "rows", kept(run_dir))
         for name, content in (("nodes", node_loads), ("gpus", gpu_loads)):
