@@ -155,7 +155,8 @@ def test_a_frame_begins_with_the_metrics_that_matter_the_speed_and_the_time_left
     ]
     (run / METRICS_FILE).write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
     (run / RESULT_FILE).unlink()
-    status = frame.job_status(run) | {"state": "running"}
+    agents = [{"role": "agent", "rank": n, "phase": "calling", "doing": f"converse {n}/32"} for n in (7, 16)]
+    status = frame.job_status(run) | {"state": "running", "ranks": agents}
     monkeypatch.setattr(frame, "job_status", lambda _: status)
     monkeypatch.setattr(time, "time", lambda: T / 1e6 + 11)
     found = FrameSource(run).frame(60.0)
@@ -168,7 +169,8 @@ def test_a_frame_begins_with_the_metrics_that_matter_the_speed_and_the_time_left
     console.print(printed(found, 120))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "4.0 s/step  0:01 left" in shown
-    assert [line.split() for line in shown.splitlines()[3:5]] == [
+    assert "in this step  agent.converse: 23 of 64" in shown
+    assert [line.split() for line in shown.splitlines()[4:6]] == [
         ["reward", "0.5", "rises", "▁▅█"],
         ["load_s", "1", "stays", "▄▄▄"],
     ]

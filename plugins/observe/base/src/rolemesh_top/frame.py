@@ -12,14 +12,14 @@ from typing import Any
 
 import msgspec
 
-from rolemesh.api.observer import Event
+from rolemesh.api.observer import Event, RankStatus
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import EXIT_CODES
 from rolemesh_console.sentences import sentence
 from rolemesh_facts import RunFacts
 from rolemesh_facts.critical import Critical
 from rolemesh_facts.labels import edge_label, meaning, phase_label, use_label
-from rolemesh_facts.overview import leading, pace_of, trend
+from rolemesh_facts.overview import leading, pace_of, trend, under_way
 from rolemesh_facts.pieces import Piece
 from rolemesh_facts.run import Summary
 from rolemesh_facts.time_use import Use, use_of
@@ -98,7 +98,8 @@ class MetricLine(msgspec.Struct, frozen=True):
 class Frame(msgspec.Struct, frozen=True):
     """Everything that is shown. `window_s`: the seconds that shares are about.
 
-    `step_s` and `left_s`: the seconds per step, and until the last step; None if they are not known.
+    `step_s` and `left_s`: the seconds per step, and until the last step; None if they are not known. `under_way`: how
+    far the operators of the present step are, in words.
     """
 
     name: str
@@ -116,6 +117,7 @@ class Frame(msgspec.Struct, frozen=True):
     metrics: tuple[MetricLine, ...] = ()
     step_s: float | None = None
     left_s: float | None = None
+    under_way: tuple[str, ...] = ()
 
 
 class FrameSource:
@@ -176,7 +178,13 @@ class FrameSource:
             tuple(_metric(facts, name) for name in leading(facts.metric_names(), METRICS)),
             pace.step,
             pace.left,
+            tuple(under_way(_status_of(each) for each in status["ranks"])),
         )
+
+
+def _status_of(known: Mapping[str, Any]) -> RankStatus:
+    ours = {name: known[name] for name in RankStatus.__struct_fields__ if name in known}
+    return RankStatus(**{"node": "", "pid": 0, "state": "", "step": -1, **ours})
 
 
 def _metric(facts: RunFacts, name: str) -> MetricLine:

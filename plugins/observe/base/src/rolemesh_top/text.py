@@ -52,6 +52,8 @@ def header(frame: Frame) -> Text:
     if frame.goodput is not None:
         text.append(f"  goodput {frame.goodput:.0%}")
     text.append(f"  shares of {frame.window_s:.0f} s", style="dim")
+    if frame.under_way:
+        text.append(f"\nin this step  {_line(', '.join(frame.under_way))}", style="green")
     return text.append(f"\n{_line(frame.message)}", style="yellow") if frame.message else text
 
 
