@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from rolemesh.api.observer import Event
+from rolemesh_facts.graph import HEIGHT, WIDTH, draw, layers
 from rolemesh_facts.lanes import columns, joined, lane
 from rolemesh_facts.marks import Mark, marks
 from rolemesh_facts.pieces import Piece
 from rolemesh_facts.recoveries import stories
 from rolemesh_recorder.lines import Account, FlowEdge, FlowFile, FlowOp, Head, Line, Stretch
-from rolemesh_view.graph import HEIGHT, WIDTH, draw, layers
 from rolemesh_view.text import shown
 
 

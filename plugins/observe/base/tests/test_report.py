@@ -132,7 +132,7 @@ def test_the_picture_of_a_flow_has_room_for_edges_that_go_back() -> None:
     ops = tuple(FlowOp(at, "r", f"r.{at}") for at in range(3))
     edges = (FlowEdge(0, 0, 1, "x", "s"), FlowEdge(1, 1, 2, "y", "s"), FlowEdge(2, 2, 0, "z", "s", "1"))
     picture = flow_picture(FlowFile("f", ops, edges, {"r": 1}, {}), {("op", 1): 0.9}, {})
-    assert re.findall(r'<rect x="(\d+)"', picture) == ["24", "344", "664"]
+    assert re.findall(r'<rect x="(\d+)"', picture) == ["30", "370", "710"]
     assert "z · lag 1" in picture
     assert "90% of the critical path" in picture
 

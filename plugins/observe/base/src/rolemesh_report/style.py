@@ -26,7 +26,8 @@ pre{background:var(--soft);padding:.7rem;overflow-x:auto;font-size:.82em;max-hei
 .legend i{display:inline-block;width:.8em;height:.8em;margin-right:.35em}
 svg{display:block}.wide svg{max-width:100%;height:auto}.wide svg.large{min-width:40rem}
 svg text{fill:var(--fg);font:13px system-ui,sans-serif}svg text.s{fill:var(--dim);font-size:11px}
-svg text.b{font-weight:600}svg text.m{text-anchor:middle}svg text.e{text-anchor:end}
+svg text.b{font-weight:600}svg text.m{text-anchor:middle;paint-order:stroke;stroke:var(--bg);stroke-width:4px}
+svg text.e{text-anchor:end}
 svg text.on{font-size:12px}
 svg text.w{fill:var(--hot)}
 .op{fill:var(--soft);stroke:var(--line)}.op.hot{fill:var(--hot);stroke:var(--hot)}

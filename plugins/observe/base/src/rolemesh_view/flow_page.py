@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from rolemesh_facts.critical import Critical
+from rolemesh_facts.graph import HEIGHT, WIDTH, draw
 from rolemesh_facts.labels import meaning, use_label
 from rolemesh_facts.palette import PHASES, phase_of
 from rolemesh_facts.time_use import Use
 from rolemesh_recorder.lines import FlowFile
 from rolemesh_view.edge_rows import edge_rows, edge_texts
-from rolemesh_view.graph import HEIGHT, WIDTH, draw
 from rolemesh_view.predictions import change
 from rolemesh_view.viewed import Ahead, Look, Viewed
 
