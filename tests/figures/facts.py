@@ -40,6 +40,7 @@ class Recovery(NamedTuple):
     resumed: tuple[tuple[str, int], ...]
     ready_s: float | None
     regained_s: float | None
+    began: float = 0.0
 
 
 def lines(path: Path) -> list[Json]:
@@ -134,7 +135,7 @@ class Facts:
                 left = began[number] = min(symptoms, default=data["at"]) if math.isnan(left) else left
                 names = tuple(f"{each['failure']['role']}/{each['failure']['rank']}" for each in open_)
                 said = tuple(str(each["failure"]["message"]) for each in open_)
-                found[number] = Recovery(number, data["plan"]["level"], names, said, (), (), None, None)
+                found[number] = Recovery(number, data["plan"]["level"], names, said, (), (), None, None, left)
                 open_ = []
             elif event["kind"] == "recovery_launched":
                 resumed = tuple((f"{each['role']}/{each['rank']}", each["resume"] + 1) for each in data["ranks"])
@@ -150,6 +151,17 @@ class Facts:
             said = tuple(str(each["failure"]["message"]) for each in open_)
             found[0] = Recovery(0, "", names, said, (), (), None, None)
         return list(found.values())
+
+    @property
+    def lost_s(self) -> float | None:
+        """The seconds from failures until the ranks had caught up; None if some never did."""
+        found, total, at = self.recoveries, 0.0, 0.0
+        if any(each.regained_s is None for each in found):
+            return None
+        for began, end in sorted((each.began, each.began + (each.regained_s or 0.0)) for each in found):
+            total += max(0.0, end - max(at, began))
+            at = max(at, end)
+        return total
 
     # ---------------------------------------------------------------------------------------------- metrics
 

@@ -68,10 +68,11 @@ class Compared:
         """Return what a verb prints about the run."""
         from rolemesh.cli import main
 
-        out = io.StringIO()
+        out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
         with contextlib.redirect_stdout(out):
             assert main([*arguments]) == 0, arguments
-        return out.getvalue()
+        out.seek(0)
+        return out.read()
 
     def address(self, path: str) -> str:
         """Return the answer of the viewer to an address below the run."""
@@ -262,6 +263,9 @@ WORDS = {
     "waits for its group": "gathering", "waits for an answer": "calling", "serves calls": "serving",
     "waits for callers": "following",
 }  # fmt: skip
+
+
+WAITS = ("calling", "following", "gathering", "idle", "memory", "turn")
 
 
 def use(facts: Facts, role: str, what: str) -> str:
@@ -530,6 +534,14 @@ def report(seen: Compared) -> None:
     seen.same("placement", placed, there)
 
 
+def journal(seen: Compared) -> None:
+    """The events, as the verb prints them."""
+    found = [json.loads(line) for line in seen.verb("events", seen.ended.name, "--json").splitlines()]
+    seen.same("numbers", [each["seq"] for each in found], [each["seq"] for each in seen.facts.events])
+    for shown, wanted in zip(found, seen.facts.events, strict=False):
+        seen.same(f"event {wanted['seq']}", shown, wanted)
+
+
 def sql(seen: Compared) -> None:
     facts = seen.facts
 
@@ -564,6 +576,14 @@ def sql(seen: Compared) -> None:
                 line.get("spent", {}).get(f"edge {row['edge']}", 0) for rank in ranks for line in facts.accounts(rank)
             ]
             seen.same(f"edge {row['edge']} {side}", row[side], sum(waited) / 1e6)
+    for row in answers("select role, rank_hours, lost, waiting from costs"):
+        role, lasted = row["role"], facts.result["wall_s"]
+        seen.same(f"{role}: rank hours", row["rank_hours"], facts.sizes[role] * lasted / 3600)
+        shares = facts.shares(role, *facts.ends)
+        waits = [share for name, share in shares.items() if name in WAITS or name.startswith("edge ")]
+        seen.same(f"{role}: waiting", row["waiting"], math.fsum(waits))
+        if facts.lost_s is not None:
+            seen.same(f"{role}: lost", row["lost"], facts.lost_s / lasted, within=1e-6)
     kinds = {row["kind"]: row["n"] for row in answers("select kind, count(*) n from events group by kind")}
     seen.same("events", kinds, dict(Counter(each["kind"] for each in facts.events)))
     for row in answers("select name, sum(value * steps) total, sum(steps) steps from metrics where operator is null "
@@ -636,6 +656,11 @@ def trace(seen: Compared) -> None:
     ):
         if of.ready_s is not None:
             seen.same(f"recovery {of.number}: ready", (end - begin) / 1e6, of.ready_s, within=1e-5)
+    for name in facts.names:
+        if len({line["time"] for line in facts.metrics}) == len(facts.metrics):
+            wanted_points = [value for _, _, value in facts.points(name) if math.isfinite(value)]
+            for (_, value), exact in zip(counts.get(f"metric {name}", []), wanted_points, strict=True):
+                seen.same(name, value, exact)
     numbers = {str(each["seq"]): each["kind"] for each in facts.events}
     for kind in ("failure", "recovered", "injected"):
         shown = sum(numbers[each] == kind for each in points)
@@ -874,8 +899,8 @@ def _json(text: str) -> Any:
 VIEWS: dict[str, Callable[[Compared], None]] = {
     each.__name__: each
     for each in (
-        result, jobs, overview, flow, failures, events, placement, rows, metrics, lanes, job, status, top, report, sql,
-        trace, console, tensorboard, prometheus, otel, mlflow, plot,
+        result, jobs, overview, flow, failures, events, placement, rows, metrics, lanes, job, status, top, report,
+        journal, sql, trace, console, tensorboard, prometheus, otel, mlflow, plot,
     )
 }  # fmt: skip
 """What shows figures: pages of the viewer, verbs, and trackers."""
