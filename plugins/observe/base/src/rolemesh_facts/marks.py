@@ -28,8 +28,11 @@ class Mark(NamedTuple):
     text: str
 
 
-def marks(stories: Iterable[Story], events: Iterable[Event]) -> list[Mark]:
-    """Return the marks by their begin. A failure lasts until the ranks are where they had been."""
+def marks(stories: Iterable[Story], events: Iterable[Event], end: int = 1 << 62) -> list[Mark]:
+    """Return the marks by their begin. A failure lasts until the ranks are where they had been.
+
+    A mark behind `end`, in µs since 1970, lies there: the failure that ends a job is later than all records.
+    """
     found = [_of_story(story) for story in stories]
     asked: dict[object, Event] = {}
     for event in events:
@@ -40,7 +43,7 @@ def marks(stories: Iterable[Story], events: Iterable[Event]) -> list[Mark]:
             begin = asked.get(number, event).time
             text = ", ".join(f"{role} has {size} rank{'s' * (size != 1)}" for role, size in sizes_of(event).items())
             found.append(Mark(_us(begin), _us(event.time), "resize", f"resize: {text}"))
-    return sorted(found)
+    return sorted(mark._replace(t=min(mark.t, end), end=min(mark.end, end)) for mark in found)
 
 
 def _of_story(story: Story) -> Mark:

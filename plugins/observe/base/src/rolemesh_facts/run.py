@@ -325,9 +325,9 @@ class RunFacts:
         """Return the recoveries."""
         return stories(self.events())
 
-    def marks(self) -> list[Mark]:
-        """Return the failures, recoveries and resizes as marks over time."""
-        return marks(self.stories(), self.events())
+    def marks(self, end: int = 1 << 62) -> list[Mark]:
+        """Return the failures, recoveries and resizes as marks over a time that ends at `end`: see `marks`."""
+        return marks(self.stories(), self.events(), end)
 
     def costs(self, now: float | None = None) -> list[Cost]:
         """Return the cost of each role until the end of the job; of one that lives, until the time `now`."""

@@ -61,7 +61,7 @@ def report_of(facts: RunFacts, result: Mapping[str, Any] | None = None, per_gpu_
         "Flow": flow_picture(flow, path, edges) if flow else "",
         "Where the time went": bars(flow, by_role(uses)) + legend(of_roles) if lanes else "",
         "Critical path": sections.critical_section(critical),
-        "Lanes": lanes_picture(flow, lanes, facts.marks(), since, until) + legend(of_ranks) + more if lanes else "",
+        "Lanes": lanes_picture(flow, lanes, facts.marks(until), since, until) + legend(of_ranks) + more if lanes else "",
         "Cost": sections.cost_section(cost, per_gpu_hour) if (cost := facts.costs()) else "",
         "Metrics": sections.metrics_section(facts.series()),
         "Failures and recoveries": sections.failures_section(stories, summary),

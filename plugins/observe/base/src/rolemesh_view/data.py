@@ -71,7 +71,7 @@ def lanes(run: Viewed, runs: Runs, query: Query) -> bytes:
     else:
         found = facts.lanes(since, until, wide, chosen)
     with run.lock:
-        doing, marks = run.phases(), run.facts.marks()
+        doing, marks = run.phases(), run.facts.marks(end)
     for ref, (phase, began) in doing.items():
         if ref in found:  # its process has no record yet
             last = max((piece.end for piece in found[ref]), default=0)
