@@ -65,6 +65,18 @@ def test_status_of_a_job_shows_master_agents_and_ranks(start_master: Any, capsys
     assert rows["trainer/0"] == ["node-a", "4302", "running", "1", "computing", "train"]
 
 
+def test_status_of_a_job_shows_its_speed_and_the_time_left(
+    start_master: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master, now = start_master(), time.time() + 1000
+    for second in (0, 4, 8):
+        with monkeypatch.context() as changed:
+            changed.setattr(time, "time", lambda second=second: now + second)
+            master.step(reward=0.5)
+    assert main(["status", "grpo"]) == 0
+    assert "  4.0 s/step  0:28 left" in capsys.readouterr().out.partition("\n")[0]
+
+
 def test_status_as_json_has_the_same_keys_alive_and_ended(
     start_master: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -10,11 +13,15 @@ import typer
 
 from rolemesh.cli.arguments import JsonFlag, RunsDir
 from rolemesh.cli.output import print_text
-from rolemesh.runs.run import runs_folder
+from rolemesh.runs.jsonl import open_regular, read_metrics
+from rolemesh.runs.run import METRICS_FILE, runs_folder
 from rolemesh_console.kept import kept_lines
 from rolemesh_jobs.picture import job_status, job_statuses
 
 __all__ = ["command"]
+
+LAST_BYTES = 65_536
+"""Bytes at the end of ``metrics.jsonl`` from which the speed of a job is taken."""
 
 
 def command(
@@ -81,6 +88,7 @@ def _print_one(p: dict[str, Any]) -> None:
     console = Terminal(highlight=False)
     head = Text.assemble((p["name"], "bold"), "  ", (str(p["state"]), state_style(str(p["state"]))))
     head.append(f"  {_steps(p)} steps" + (f"  {duration(p['wall_s'])}" if p["wall_s"] is not None else ""))
+    head.append(_speed(p) if p["state"] == "running" else "")
     head.append(f"  {p['run_dir']}", style="dim")
     console.print(head, soft_wrap=True)
     if p["message"]:
@@ -114,3 +122,24 @@ def _print_one(p: dict[str, Any]) -> None:
 def _steps(p: dict[str, Any]) -> str:
     done, total = p["committed_steps"], p["steps"]
     return f"{'?' if done is None else done}{'' if total is None else f'/{total}'}"
+
+
+def _speed(p: dict[str, Any]) -> str:
+    """Return the seconds per step, and those until the last one, from the latest lines of metrics; "" for unknown."""
+    from rolemesh_console.statistics import Statistics
+    from rolemesh_console.text import clock, duration
+
+    path, stats = Path(p["run_dir"], METRICS_FILE), Statistics()
+    try:
+        with open_regular(path) as file:
+            start = max(0, file.seek(0, os.SEEK_END) - LAST_BYTES)
+            file.seek(start)
+            start += len(file.readline()) if start else 0
+        stats.steps(read_metrics(path, start=start))
+    except OSError:
+        return ""
+    step = stats.seconds_per_step()
+    left = stats.seconds_left(p["steps"], time.time()) if p["steps"] is not None else None
+    return (f"  {duration(step)}/step" if step is not None else "") + (
+        f"  {clock(left)} left" if left is not None else ""
+    )
