@@ -15,6 +15,7 @@ KERNEL = (
     "engines/durable",
     "backends/local",
     "commands/base",
+    "failover/base",
     "observe/base",
     "observe/console",
     "scalers/base",
