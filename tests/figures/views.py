@@ -218,7 +218,11 @@ def flow(seen: Compared) -> None:
     since, until = facts.last_steps(60.0)
     path = [(each.text.partition(" ")[2].rpartition(" ")[0], number(each.text.partition(" ")[0])[0])
             for each in shown.section("Critical path").all("div", "share-row")]  # fmt: skip
-    for node in shown.all("g", "node"):
+    nodes = [each for each in shown.every() if "node" in each.attributes.get("class", "").split()]
+    ops = {*facts.role_of.values()}
+    seen.same("nodes", len(nodes), len(facts.labels) + len([role for role in facts.sizes if role not in ops]))
+    seen.same("critical path", bool(path), any(map(facts.spans, facts.records)))
+    for node in nodes:
         said = node.attributes["aria-label"]
         label, _, rest = said.partition(": ")
         role = next((facts.role_of[op] for op, each in facts.labels.items() if each == label), label)
