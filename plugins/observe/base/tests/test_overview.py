@@ -13,7 +13,7 @@ from rolemesh.api.observer import StepMetrics
 from rolemesh_facts import RunFacts
 from rolemesh_facts.critical import Critical, Station
 from rolemesh_facts.curves import curve_of
-from rolemesh_facts.overview import by_importance, headlines, pace_of, seconds_per_step, trend
+from rolemesh_facts.overview import by_importance, headlines, largest_fall, pace_of, seconds_per_step, trend
 from rolemesh_view.overview import bottleneck, goal_of
 
 GRPO = (
@@ -55,6 +55,11 @@ def test_a_metric_rises_or_falls_only_beyond_its_noise() -> None:
     found = trend((steps, noise))
     assert found is not None
     assert found.word == "stays"
+
+
+def test_the_largest_fall_is_the_one_between_two_finite_values() -> None:
+    assert largest_fall(([0, 1, 2, 5], [3.0, 1.0, math.nan, 0.5])) == (1, 3.0, 1.0)
+    assert largest_fall(([0, 1], [1.0, 1.0])) is None
 
 
 def test_a_value_counts_as_often_as_its_line_has_steps() -> None:

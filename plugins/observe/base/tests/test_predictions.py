@@ -58,6 +58,13 @@ def test_a_role_that_ran_ahead_before_counts_with_the_work_of_all_steps() -> Non
     assert [role.busy for role in load.roles] == [pytest.approx(0.95), pytest.approx(0.9)]
 
 
+def test_roles_count_with_all_their_work_while_no_whole_step_has_ended() -> None:
+    uses = {**USES, RankRef("trainer", 0): Use({"computing": 70.0}, 100.0, 0.1, finished=9)}
+    load = load_of(FLOW, uses, FLOW.sizes)
+    assert load is not None
+    assert [each.busy for each in load.roles] == [0.95, 0.7]
+
+
 def test_a_value_that_is_taken_behind_all_calls_that_send_counts_for_the_next_step() -> None:
     """Two steps of the loop may be under way: the trainer's work of a step, and the rollout's of the next one."""
     ops = (*FLOW.ops, FlowOp(2, "rollout", "rollout.load"))

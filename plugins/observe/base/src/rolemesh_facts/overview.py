@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -13,10 +14,12 @@ from rolemesh_facts.series import Points
 
 __all__ = [
     "HEADLINES",
+    "Fall",
     "Pace",
     "Trend",
     "by_importance",
     "headlines",
+    "largest_fall",
     "leading",
     "pace_of",
     "seconds_per_step",
@@ -36,6 +39,14 @@ RECENT: Final = 32
 """Lines of metrics from which the speed is taken."""
 NOISE: Final = 2.0
 """Number of standard errors by which two means differ if a metric changes."""
+
+
+class Fall(NamedTuple):
+    """A metric's value at `step`, and the one before."""
+
+    step: int
+    before: float
+    after: float
 
 
 class Trend(NamedTuple):
@@ -113,6 +124,13 @@ def trend(points: Points, lengths: Mapping[int, int] = MappingProxyType({})) -> 
     else:
         changed = abs(other - one) > NOISE * error
     return Trend(one, other, ("rises" if other > one else "falls") if changed else "stays")
+
+
+def largest_fall(points: Points) -> Fall | None:
+    """Return the largest fall of a metric from one value to the next; None if it never falls."""
+    known = [(step, value) for step, value in zip(*points, strict=True) if math.isfinite(value)]
+    falls = [Fall(step, was, value) for (_, was), (step, value) in pairwise(known) if value < was]
+    return max(falls, key=lambda each: each.before - each.after, default=None)
 
 
 def seconds_per_step(lines: Sequence[StepMetrics]) -> float | None:

@@ -16,6 +16,7 @@ class Story(NamedTuple):
     - `began`: the time of the first symptom, in seconds since 1970: that of an earlier recovery if this one takes over
       before its ranks were ready.
     - `failures`: what failed, as the events say it.
+    - `resume`: the restarted ranks, with the first step that each one runs again.
     - `trail`: what each level of the ladder proposed, and why it passed.
     - `ready_s`: seconds until the ranks were ready; `regained_s`: until they were where they had been. None: not yet.
     """
@@ -79,7 +80,7 @@ def stories(events: Iterable[Event]) -> list[Story]:
             failures = []
         elif event.kind == "recovery_launched" and number in found:
             ranks = [rank for rank in _list(data.get("ranks")) if isinstance(rank, dict)]
-            names = [(f"{rank.get('role')}/{rank.get('rank')}", int(_number(rank.get("resume")))) for rank in ranks]
+            names = [(f"{rank.get('role')}/{rank.get('rank')}", int(_number(rank.get("resume"))) + 1) for rank in ranks]
             story = found[number]
             found[number] = story._replace(restarted=tuple(name for name, _ in names), resume=tuple(names))
         elif event.kind == "recovered" and number in found:

@@ -9,7 +9,8 @@ from typing import Any
 from rolemesh_facts.cost import COST
 from rolemesh_facts.critical import Critical, Station
 from rolemesh_facts.curves import Curve, curve_of
-from rolemesh_facts.overview import headlines, pace_of, trend
+from rolemesh_facts.overview import headlines, largest_fall, pace_of, trend
+from rolemesh_facts.row_meaning import REWARDS
 from rolemesh_facts.run import RunFacts
 from rolemesh_facts.series import thinned
 from rolemesh_view.stories import deaths, event_text, told_of
@@ -46,6 +47,7 @@ def overview(run: Viewed, query: Any) -> dict[str, Any]:
     told = told_of(facts.stories(), events, str(facts.result().get("status", "")))
     failed = [each for each in told if each.story.failures]
     names, lengths = headlines(facts.metric_names()), facts.lengths()
+    kept = next(iter(facts.rows()), None) is not None
     return {
         "curves": [_shown(facts, name, lengths) for name in names],
         "others": len(facts.metric_names()) - len(names),
@@ -56,6 +58,8 @@ def overview(run: Viewed, query: Any) -> dict[str, Any]:
         "bottleneck": bottleneck(look.critical if look else None),
         "advice": list(look.advice[:MOST_ADVICE]) if look else [],
         "failures": failed[-MOST_FAILURES:][::-1], "failed": len(failed),
+        "recoveries": sum(1 for each in failed if each.story.number),
+        "kept": kept, "fall": largest_fall(facts.points(REWARDS[0])) if kept else None,
         "deaths": [event_text(each) for each in deaths(events)][-MOST_FAILURES:],
     }  # fmt: skip
 
@@ -64,7 +68,8 @@ def _shown(facts: RunFacts, name: str, lengths: Mapping[int, int]) -> tuple[str,
     """Return a metric's name, what it does in words, and its curve."""
     points = facts.points(name)
     found = trend(points, lengths)
-    said = WORDS[found.word].format(number(found.first), number(found.last)) if found else ""
+    few = ", then ".join(map(number, points[1]))  # of one or two values, nobody knows the noise
+    said = WORDS[found.word].format(number(found.first), number(found.last)) if found else few
     return name, said, curve_of(thinned(points, MOST_POINTS), 620, 230)
 
 

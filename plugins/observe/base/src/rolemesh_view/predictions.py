@@ -91,7 +91,7 @@ def load_of(flow: FlowFile, uses: Mapping[RankRef, Use], sizes: Mapping[str, int
     """Return the load of a job with `sizes`; None if a role has no account. Limits and room are left out.
 
     A role that makes more steps than the job, because it runs ahead, counts with the work of as many steps only. One
-    that makes fewer, because it ran ahead before, counts with the work of all.
+    that makes fewer, because it ran ahead before, counts with the work of all; so do all roles if no whole step ended.
     """
     found: dict[str, list[Use]] = {role: [] for role in sizes}
     for ref, use in uses.items():
@@ -103,10 +103,11 @@ def load_of(flow: FlowFile, uses: Mapping[RankRef, Use], sizes: Mapping[str, int
     all_uses = [use for each in found.values() for use in each]
     ended = min((use.finished for use in all_uses), default=0)
     steps = ended - min((use.finished - use.steps for use in all_uses), default=0)
+    scale = {role: steps / each if each and steps >= 1 else 1.0 for role, each in made.items()}
     roles = [
         RoleLoad(
             role, size, size, size, size,
-            min(1.0, overall(found[role]).share("computing") * (steps / made[role] if made[role] else 1.0)),
+            min(1.0, overall(found[role]).share("computing") * scale[role]),
         )
         for role, size in sizes.items()
     ]  # fmt: skip

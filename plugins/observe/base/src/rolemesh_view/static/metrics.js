@@ -14,6 +14,12 @@
     if (high - low <= size * 1e-6) return [low - (size || 10) / 10, high + (size || 10) / 10];
     return uPlot.rangeNum(low, high, 0.1, false);
   }
+  // As many digits as tell the ticks of an axis apart.
+  function digits(_, ticks, axis, space, step) {
+    const size = Math.max(...ticks.map(Math.abs)), places = Math.min(12, Math.max(0, 1 - Math.floor(Math.log10(step || 1))));
+    const text = v => size && (size < 1e-3 || size >= 1e7) ? Number(v.toPrecision(3)).toExponential() : String(Number(v.toFixed(places)));
+    return ticks.map(v => v == null ? "" : v === 0 ? "0" : text(v));
+  }
   // Failures and resizes are lines from top to bottom.
   function mark(plot, marks) {
     const {ctx, bbox} = plot;
@@ -48,7 +54,7 @@
         x: {time: false, ...(steps.length === 1 ? {range: [steps[0] - 1, steps[0] + 1]} : {})}, // one point, in the middle
         y: logarithmic ? {distr: 3} : {range: (_, low, high) => range(low, high)},
       },
-      axes: [{...axis, ...(along === "step" ? {incrs: STEPS} : {})}, {...axis, size: 64}], hooks: {draw: [plot => mark(plot, marks)]},
+      axes: [{...axis, ...(along === "step" ? {incrs: STEPS} : {})}, {...axis, size: 72, ...(logarithmic ? {} : {values: digits})}], hooks: {draw: [plot => mark(plot, marks)]},
       series: [{label: along === "time" ? "seconds" : along}, ...runs.map((run, n) => ({...lines(run, n), alpha: smooth.length ? 0.4 : 1})), ...bold],
     }, [steps, ...seen(raw), ...seen(smooth)], at));
     const values = raw;
@@ -73,5 +79,6 @@
   controls.addEventListener("submit", event => { event.preventDefault(); again(); });
   document.getElementById("filter").addEventListener("input", event => figures.forEach(figure => { figure.hidden = !figure.dataset.name.includes(event.target.value); }));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
+  addEventListener("resize", () => known.forEach((plot, figure) => plot.setSize({width: Math.max(240, figure.querySelector(".plot").clientWidth), height: 220})));
   document.addEventListener("rolemesh:metrics", event => { if (event.detail !== plots.dataset.size) { plots.dataset.size = event.detail; again(); } });
 })();
