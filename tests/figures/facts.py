@@ -292,7 +292,7 @@ class Facts:
         return end - int(seconds * 1e6), end
 
     def most_on_path(self, label: str, since: int, until: int) -> float:
-        """Return the largest possible share of an operator in the critical path: some rank runs it so long.
+        """Return the largest possible share of an operator in the critical path: the time in which some rank runs it.
 
         The path ends with the last operator of some rank.
         """

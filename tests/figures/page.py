@@ -1,4 +1,4 @@
-"""What a page of HTML shows: its texts, tables, tiles and pictures; and numbers as readers see them."""
+"""Reads the texts, tables and pictures of an HTML page, and numbers as a reader sees them."""
 
 from __future__ import annotations
 

@@ -868,7 +868,7 @@ def seconds(text: str) -> float:
 
 
 def result(seen: Compared) -> None:
-    """What the master wrote at the end, by the events before it."""
+    """The result that the master wrote, by the events before it."""
     facts, said = seen.facts, seen.facts.result
     seen.same("status", said["status"], facts.state)
     seen.same("committed_steps", said["committed_steps"], facts.steps[0])
@@ -909,7 +909,7 @@ VIEWS: dict[str, Callable[[Compared], None]] = {
         journal, sql, trace, console, tensorboard, prometheus, otel, mlflow, plot,
     )
 }  # fmt: skip
-"""What shows figures: pages of the viewer, verbs, and trackers."""
+"""The comparison of each page of the viewer, verb and tracker, by its name."""
 
 
 def compared(ended: Ended) -> Iterator[Compared]:
