@@ -179,3 +179,8 @@ def test_the_shares_of_ranks_are_disjoint_in_order_complete_and_alike(rows: int,
     assert [share.start for share in shares] == [0, *(share.stop for share in shares[:-1])]
     assert shares[-1].stop == rows
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_a_context_has_options_and_a_type_in_brackets_for_workloads_without_self_options() -> None:
+    typed: Any = RankContext
+    assert typed[int](options=3).options == 3
