@@ -93,10 +93,10 @@ class Browser:
         self.ask("Emulation.setEmulatedMedia", features=[scheme])
 
     def picture(self, path: Path, height: int = 0) -> None:
-        """Save a picture of the page: its first `height` pixels, or all of it."""
+        """Save a picture of the page, as .png or .webp: its first `height` pixels, or all of it."""
         size = self.ask("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "scale": 1, "width": size["width"], "height": min(height or 1e9, size["height"])}
-        shot = self.ask("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
+        shot = self.ask("Page.captureScreenshot", format=path.suffix[1:], captureBeyondViewport=True, clip=clip)
         path.write_bytes(base64.b64decode(shot["data"]))
 
     def close(self) -> None:
