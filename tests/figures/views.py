@@ -854,7 +854,7 @@ def console(seen: Compared) -> None:
     ready_ones = [of for of in facts.recoveries if of.ready_s is not None]
     for (level, ready_s, names), of in zip(lines, ready_ones, strict=bool(lines)):
         seen.same(f"recovery {of.number}", (level, names), (of.level, ", ".join(of.restarted)))
-        seen.same(f"recovery {of.number}: ready", f"{ready_s} s", of.ready_s)
+        seen.same(f"recovery {of.number}: ready", f"{ready_s} s", of.ready_s, within=0.001)  # rounded twice
 
 
 def seconds(text: str) -> float:
