@@ -15,6 +15,7 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh_recorder.reading import kept_rows
 from rolemesh_recorder.rows import Row, rows_folder
 from rolemesh_view import application, row_index
+from rolemesh_view.choosing import Choice, choose
 from rolemesh_view.entries import Entry, entry_of, missing_policy, ratio_of
 from rolemesh_view.groups import groups_of, steps_of, why_reward
 from rolemesh_view.guard import Access
@@ -186,3 +187,10 @@ def test_a_conversation_has_cards_and_its_place_in_the_group_and_ids_only_on_dem
     assert "71234" in client.get("/run/run/rows?step=1&row=1&ids=1").text.partition("columns</summary>")[2]
     ordered = client.get("/run/run/rows?step=1&sort=-tokens").text
     assert ordered.count("<article>") == 3
+
+
+@pytest.mark.parametrize("sort", ["reward", "-reward"])
+def test_of_equal_rows_the_newest_comes_first(sort: str) -> None:
+    rows = [entry_of(RankRef("a", 0), Row(step, "a.b", 0, {"reward": 0.0}), (Path(), 0)) for step in (0, 2, 1)]
+    found = choose(rows, Choice(sort=sort), lambda each: ())
+    assert [each.step for each in found.rows] == [2, 1, 0]

@@ -88,7 +88,7 @@ def advice(evidence: Evidence) -> list[Advice]:
 def _idle_behind(evidence: Evidence) -> Iterator[Advice]:
     """Look at edges with long waits, unless a faster end of them would not make the job faster.
 
-    A role whose producer waits, too, is told of only if all producers do, as in a loop without a lag.
+    Advice about a producer that waits, too, appears only if all producers wait, as in a loop without a lag.
     """
     idle = {edge.consumer for edge in evidence.edges if edge.waiting > IDLE_BEHIND}
     full = {edge.producer for edge in evidence.edges if edge.blocked > IDLE_BEHIND}

@@ -64,7 +64,8 @@ def choose(
         found = nlargest(last, passing, key=lambda row: (row.step, -row.row))
     else:
         pick, missing = (nlargest, -math.inf) if down else (nsmallest, math.inf)
-        found = pick(last, passing, key=lambda row: _size(_measure(row, choice.sort), missing))
+        newest = sorted(passing, key=lambda row: (-row.step, row.row))  # first among equals
+        found = pick(last, newest, key=lambda row: _size(_measure(row, choice.sort), missing))
     return Shown(found[choice.first :], passing)
 
 
