@@ -788,8 +788,11 @@ def mlflow(seen: Compared) -> None:
     (run,) = client.search_runs([each.experiment_id for each in client.search_experiments()])
     seen.same("status", run.info.status, {"done": "FINISHED", "failed": "FAILED"}[seen.facts.state])
     for name, wanted in tracked(seen.facts).items():
-        key = next(
-            (each for each in run.data.metrics if each == name or each.startswith(re.sub(r"[^\w. /-]", "_", name))), ""
+        start = re.sub(r"[^\w. /-]", "_", name)
+        key = (
+            name
+            if name in run.data.metrics
+            else next((each for each in run.data.metrics if each.startswith(start)), "")
         )
         found = (
             sorted((each.step, each.value) for each in client.get_metric_history(run.info.run_id, key)) if key else []
