@@ -190,7 +190,7 @@ def test_a_conversation_has_cards_and_its_place_in_the_group_and_ids_only_on_dem
 
 
 @pytest.mark.parametrize("sort", ["reward", "-reward"])
-def test_of_equal_rows_the_newest_comes_first(sort: str) -> None:
+def test_the_newest_of_equal_rows_comes_first(sort: str) -> None:
     rows = [entry_of(RankRef("a", 0), Row(step, "a.b", 0, {"reward": 0.0}), (Path(), 0)) for step in (0, 2, 1)]
     found = choose(rows, Choice(sort=sort), lambda each: ())
     assert [each.step for each in found.rows] == [2, 1, 0]
