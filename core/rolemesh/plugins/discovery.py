@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Literal
+from warnings import warn
 
 import msgspec
 
@@ -178,6 +179,9 @@ def find(
     """
     name = reference.rpartition(":")[2]
     named = [record for record in records if record.kind == kind and record.is_called(reference)]
+    if not named and (new := offered(kind, RENAMED).get(name)):
+        warn(f"{where}: {reference!r} is called {new!r} now: write {new}", FutureWarning, 2)
+        return msgspec.structs.replace(find(kind, new, records, where), name=name)
     if not named:
         raise _unknown(kind, reference, records, where)
     usable = [record for record in named if record.status != "disabled"]
@@ -207,15 +211,11 @@ def _unknown(
         {record.name for record in records if record.kind == kind and record.status != "disabled"}
     )
     named = [each for each in records if each.name == name]
-    if new := offered(kind, RENAMED).get(name):
-        hint = f"write use: {new}"
-    elif others := [each.kind for each in named if each.kind != kind]:
+    if others := [each.kind for each in named if each.kind != kind]:
         hint = f"{name!r} is a {kind_named(others[0]).singular}"
     elif named:
         hint = f"{name!r} is offered by {', '.join(each.distribution for each in named)}"
-    elif hint := how_to_get(kind, name):
-        pass
-    elif not (hint := did_you_mean(name, {*installed, *offered(kind)})):
+    elif not (hint := how_to_get(kind, name) or did_you_mean(name, {*installed, *offered(kind)})):
         hint = "write file.py:Class for your own, or pip install what offers it"
         hint = "; ".join([hint, *map(str, leftovers())])
     remedy = f"{hint}; installed: {', '.join(installed) or 'none'}"

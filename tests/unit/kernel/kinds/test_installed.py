@@ -158,13 +158,13 @@ def test_an_unknown_plugin_may_be_one_that_is_half_installed(half: Path) -> None
         find("workloads", "entirely-else", discover())
 
 
-def test_the_error_for_an_old_name_of_a_plugin_has_the_new_one(site: Path, tmp_path: Path) -> None:
+def test_an_old_name_of_a_plugin_still_selects_it_and_a_warning_has_the_new_one(site: Path, tmp_path: Path) -> None:
     points = "[rolemesh.renamed]\nworkloads.inspector = gadget\n\n[rolemesh.observers]\ninspector = code:Other\n"
     put(site, "1.0", {"METADATA": METADATA.format("1.0"), "entry_points.txt": points}, "others-{}.dist-info")
     importlib.invalidate_caches()
-    with pytest.raises(PluginError, match="there is no workload 'inspector'") as caught:
-        find("workloads", "inspector", discover())
-    assert (caught.value.remedy or "").startswith("write use: gadget; installed: ")
+    with pytest.warns(FutureWarning, match="'inspector' is called 'gadget' now: write gadget"):
+        found = find("workloads", "inspector", discover())
+    assert (found.name, found.target) == ("inspector", find("workloads", "gadget", discover()).target)
 
 
 def test_every_command_uses_the_intact_kernel_and_the_list_of_plugins_names_leftovers(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from warnings import warn
 
 import numpy as np
 from pydantic import BaseModel, Field, model_validator
@@ -11,7 +12,6 @@ from pydantic import BaseModel, Field, model_validator
 from rolemesh.api.batch import Batch
 from rolemesh.api.partition import Split
 from rolemesh.api.workload import RankContext, State, Workload, operator
-from rolemesh.errors import OptionsError
 from rolemesh_agents.contract import breach
 from rolemesh_agents.environment import Environment
 from rolemesh_agents.workloads.deck import EMPTY, LISTED, Deck, place
@@ -37,8 +37,9 @@ class TasksOptions(BaseModel, extra="forbid"):
     @classmethod
     def _moved(cls, given: Any) -> Any:
         if isinstance(given, dict) and "samples" in given:
-            what = "samples is an option of the role `agent` alone: each task has one row here"
-            raise OptionsError(what, remedy="leave it out here, and set it in the options of that role")
+            what = "samples of the role `tasks` is not used: leave it out here. The options of the role `agent` have it"
+            warn(what, FutureWarning, stacklevel=2)
+            return {name: value for name, value in given.items() if name != "samples"}
         return given
 
 
