@@ -54,6 +54,7 @@ def report_of(facts: RunFacts, result: Mapping[str, Any] | None = None, per_gpu_
     more = f'<p class="dim">{len(lanes) - LANES} more ranks are not shown.</p>' if len(lanes) > LANES else ""
     of_roles = {phase_of(flow, role, name) for role, use in by_role(uses).items() for name in use.spent}
     of_ranks = {phase_of(flow, "", piece.phase) for pieces in lanes.values() for piece in pieces}
+    shown = lanes_picture(flow, lanes, facts.marks(until), since, until)
     job_file = without_secrets(facts.job_file())
     parts = {
         "Summary": sections.summary_section(summary, result),
@@ -61,7 +62,7 @@ def report_of(facts: RunFacts, result: Mapping[str, Any] | None = None, per_gpu_
         "Flow": flow_picture(flow, path, edges) if flow else "",
         "Where the time went": bars(flow, by_role(uses)) + legend(of_roles) if lanes else "",
         "Critical path": sections.critical_section(critical),
-        "Lanes": lanes_picture(flow, lanes, facts.marks(until), since, until) + legend(of_ranks) + more if lanes else "",
+        "Lanes": shown + legend(of_ranks) + more if lanes else "",
         "Cost": sections.cost_section(cost, per_gpu_hour) if (cost := facts.costs()) else "",
         "Metrics": sections.metrics_section(facts.series()),
         "Failures and recoveries": sections.failures_section(stories, summary),

@@ -190,7 +190,8 @@ class Statistics:
     def shares(self, *, recent: bool) -> dict[str, tuple[float, float, float, float]]:
         """Return, by role, the shares of computing, waiting for input, blocked on credit, and the rest.
 
-        They are shares of the elapsed time: the rest of a role that starts again, is ahead of its consumers, or is done, is large.
+        They are shares of the elapsed time. A role that starts again, is ahead of its consumers, or is done has a large
+        rest.
         """
         totals = self.role_totals
         elapsed = self.last_time - self.running_since if self.running_since is not None else 0.0
