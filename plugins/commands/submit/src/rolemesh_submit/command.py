@@ -62,8 +62,7 @@ def submit(
     nodes: Annotated[
         str | None,
         typer.Option(
-            help="Number of nodes, or groups as in `plan`: '2x(cpu=16,gpu=8)'.",
-            show_default="as the job needs",
+            help="Number of nodes, or groups as in `plan`: '2x(cpu=16,gpu=8)'.", show_default="as the job needs"
         ),
     ] = None,
     cpus_per_node: Annotated[int | None, typer.Option(min=1, help="CPUs of a node that ranks may use.")] = None,

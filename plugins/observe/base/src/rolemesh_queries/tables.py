@@ -179,9 +179,7 @@ TABLES: Final[Mapping[str, Table]] = {
             "role": Column("VARCHAR", "the role"),
             "rank_hours": Column("DOUBLE", "hours of its ranks together"),
             "gpu_hours": Column("DOUBLE", "hours of their GPUs; ranks on one GPU share it evenly"),
-            "lost": Column(
-                "DOUBLE", "share of the time from failures until the ranks had caught up, 0 to 1"
-            ),
+            "lost": Column("DOUBLE", "share of the time from failures until the ranks had caught up, 0 to 1"),
             "waiting": Column("DOUBLE", "share of the time of waits, 0 to 1; NULL without a record"),
         },
     ),

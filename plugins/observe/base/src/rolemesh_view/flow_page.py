@@ -70,9 +70,7 @@ def picture(flow: FlowFile, look: Look) -> dict[str, Any]:
     calls = [(f"op {op.id}", first[callee]) for op in flow.ops for callee in op.calls if callee in first]
     told = {op.role for op in flow.ops if op.calls}
     others = [pair for pair in flow.callers if pair[0] not in told and {*pair} <= first.keys()]
-    calls += [
-        (first[caller], first[callee]) for caller, callee in others
-    ]  # of services
+    calls += [(first[caller], first[callee]) for caller, callee in others]  # of services
     edges = [(f"op {edge.src}", f"op {edge.dst}") for edge in flow.edges]
     drawing = draw(list(labels), edges + calls)
     on_op, on_edge, on_role = _shares(look.critical)
