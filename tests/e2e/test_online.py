@@ -108,9 +108,8 @@ def test_the_server_refuses_foreign_hosts_and_bodies_without_a_sound_length(head
 
     module = importlib.import_module("server")
     assert module.__file__ == str(EXAMPLE / "server.py")
-    role = module.Server()
-    options = module.ServerOptions(port=0, names=["jobs.example.org"])
-    role.setup(SimpleNamespace(options=options, rank=0, log=logging.getLogger()))
+    role = module.Server(module.ServerOptions(port=0, names=["jobs.example.org"]))
+    role.setup(SimpleNamespace(rank=0, log=logging.getLogger()))
     try:
         with socket.create_connection(role.listening.getsockname()) as client:
             client.sendall(f"POST /predict HTTP/1.1\r\n{header}\r\nConnection: close\r\n\r\n".encode())

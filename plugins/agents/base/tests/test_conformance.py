@@ -27,7 +27,7 @@ class TestTasks(WorkloadConformance):
     plugin = "tasks"
     plugins = ENVIRONMENTS
     options = {"groups": 4, "held_out": 5}
-    bad_options = ({"groups": 0}, {"samples": 2})
+    bad_options = ({"groups": 0}, {"held_out": 0})
     world_sizes = (1, 2, 3)
 
     def step(self, role: Any, step: int) -> None:
