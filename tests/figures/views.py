@@ -248,7 +248,7 @@ def flow(seen: Compared) -> None:
         seen.same(f"{name}: blocked", row["blocked"], blocked)
         sent, values = facts.traffic(edge, *facts.recent)
         seen.same(f"{name}: sent", row["sent"] or "0 B/s", sent)
-        seen.same(f"{name}: values/s", row["values/s"], values)
+        seen.same(f"{name}: values/s", row["values/s"] or "0", values)  # an empty cell is no value
     for name, share in path:
         on_path(seen, name, share)
     seen.most("critical path: sum", math.fsum(share for _, share in path), 1.0)
