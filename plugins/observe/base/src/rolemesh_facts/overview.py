@@ -183,4 +183,5 @@ def _mean(values: Sequence[tuple[float, int]]) -> float:
 
 def _variance(values: Sequence[tuple[float, int]]) -> float:
     mean = _mean(values)
-    return math.fsum((value - mean) ** 2 for value, _ in values) / max(1, len(values) - 1)
+    scale = max(abs(value - mean) for value, _ in values) or 1.0  # squares of huge values would overflow
+    return math.fsum(((value - mean) / scale) ** 2 for value, _ in values) * scale * scale / max(1, len(values) - 1)
