@@ -68,7 +68,9 @@ class GivingUpOptions(Budget, frozen=True):
     messages: list[str] = Field(
         default_factory=list, description="Regular expressions: a failure whose message has one ends the job."
     )
-    failures: int = Field(default=10, ge=1, description="The job ends with so many failures within `window_s` seconds.")
+    failures: int = Field(
+        default=10, ge=1, description="Number of failures within `window_s` seconds that end the job."
+    )
 
 
 class GivingUp(FailoverLevel):

@@ -9,15 +9,14 @@ from itertools import accumulate
 from typing import Final
 
 from rolemesh_facts import RunFacts
-from rolemesh_view.stories import event_text
 
 __all__ = ["AXES", "TOKENS", "axes_of", "marks_of", "places_of"]
 
 AXES: Final = ("step", "time", "tokens")
 """Names of the axes. Time is in seconds since the job began, and tokens are those that the trainer has used."""
 TOKENS: Final = "trained_tokens"
-MARKED: Final = ("failure", "hang", "resized")
-"""Kinds of events that are marked."""
+MARKED: Final = ("failure", "resize")
+"""Kinds of marks that the axis shows."""
 MOST_MARKS = 200
 
 
@@ -33,7 +32,7 @@ def places_of(facts: RunFacts, steps: Sequence[int], along: str) -> list[float]:
         began = facts.summary().began
         known, places = [line.step for line in lines], [line.time - began for line in lines]
     elif along == "tokens":
-        lengths = {line.step: line.steps for line in facts.metrics()}
+        lengths = facts.lengths()
         known, amounts = facts.points(TOKENS)  # per step of a line
         totals = (amount * lengths.get(step, 1) for step, amount in zip(known, amounts, strict=True))
         places = list(accumulate(total if math.isfinite(total) else 0.0 for total in totals))
@@ -48,11 +47,10 @@ def marks_of(facts: RunFacts, along: str) -> list[tuple[float, str]]:
     """Return the latest failures and resizes, each with its place on an axis, in their order."""
     lines = facts.metrics()
     times = list(accumulate((line.time for line in lines), max))  # a clock may step back
-    found = [event for event in facts.events() if event.kind in MARKED][-MOST_MARKS:]
+    found = [(mark.t / 1e6, mark.text) for mark in facts.marks() if mark.kind in MARKED][-MOST_MARKS:]
     began = facts.summary().began
     if along == "time":
-        return [(event.time - began, event_text(event)) for event in found]
-    steps = [lines[at].step if (at := bisect_left(times, event.time)) < len(lines) else -1 for event in found]
+        return [(time - began, text) for time, text in found]
     last = lines[-1].step if lines else 0
-    places = places_of(facts, [step if step >= 0 else last for step in steps], along)
-    return [(place, event_text(event)) for place, event in zip(places, found, strict=True)]
+    steps = [lines[at].step if (at := bisect_left(times, time)) < len(lines) else last for time, _ in found]
+    return [(place, text) for place, (_, text) in zip(places_of(facts, steps, along), found, strict=True)]
