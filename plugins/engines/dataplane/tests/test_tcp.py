@@ -1,11 +1,14 @@
 """The transport `tcp` admits a peer that has the job's key, and refuses and counts all others."""
 
+import random
+import socket
 from pathlib import Path
 
 import pytest
 import zmq
 
 from rolemesh_dataplane.inbox import Inbox
+from rolemesh_dataplane.pieces import CUT, LIMIT, PIECE, cut, joined
 from rolemesh_dataplane.tcp_transport import TcpTransport
 from rolemesh_dataplane.transports import Site, TransportError, TransportKeys
 
@@ -58,6 +61,42 @@ def test_a_wrong_key_is_refused_and_counted(inbox, kind, host):
     assert transport.refused() >= 1
     good.close(0)
     transport.close()
+
+
+@pytest.mark.parametrize("size", [LIMIT, LIMIT + 1])
+def test_a_peer_that_has_not_proved_that_it_has_the_key_cannot_send_more_than_a_piece(inbox, size):
+    transport = TcpTransport(None)
+    address = transport.open(inbox, Site("a", 0, "n0", 0, "127.0.0.1", "/", "/", make_keys()))
+    with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), 20) as peer:
+        greeting = b"\xff" + bytes(8) + b"\x7f\3\0" + b"CURVE".ljust(20, b"\0") + bytes(32)  # ZMTP 3.0 (RFC 23)
+        peer.sendall(greeting)
+        received = b""
+        while len(received) < 64:
+            received += peer.recv(64 - len(received))
+        large_command = b"\6" + size.to_bytes(8, "big")
+        peer.sendall(large_command)
+        peer.settimeout(0.5 if size == LIMIT else 20)
+        try:
+            closed = peer.recv(1) == b""
+        except ConnectionResetError:
+            closed = True
+        except TimeoutError:
+            closed = False
+    assert closed is (size > LIMIT)
+    transport.close()
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 3 * PIECE + 5])
+def test_a_frame_in_pieces_is_whole_again(size):
+    frames = [b"head", random.Random(size).randbytes(size), b"", bytes(PIECE)]
+    with zmq.Context() as context, context.socket(zmq.PAIR) as one, context.socket(zmq.PAIR) as other:
+        one.bind("inproc://pieces")
+        other.connect("inproc://pieces")
+        one.send_multipart(cut(frames), copy=False)
+        assert other.recv() == CUT
+        assert joined(other) == frames
+    assert max(map(len, cut(frames))) == PIECE
+    assert cut(frames[:1]) == frames[:1]
 
 
 def test_tcp_without_keys_is_refused_at_once(inbox):

@@ -6,7 +6,9 @@ import sys
 import numpy as np
 import pytest
 
+from rolemesh.api.batch import Batch
 from rolemesh.api.partition import Split
+from rolemesh_dataplane.pieces import PIECE
 
 
 @pytest.mark.parametrize("rows", [10, 300_000])
@@ -27,6 +29,23 @@ def test_values_cross_nodes_and_stay_on_one_where_they_can(fleet, flow, role, ro
     )
     assert out["c", 0].seen == [(rows, 2 * s, 2 * s) for s in range(6)]
     assert [o.refused for o in out.values()] == [0, 0, 0]
+
+
+def test_texts_and_arrays_of_a_batch_that_is_larger_than_a_piece_cross_nodes(fleet, flow, role):
+    graph, edge = flow
+    chain = graph(("a", "make", Split()), ("b", "take", None), edges=[edge(0, 0, 1)])
+    text = ["x" * 90, "y"] * (PIECE // 90)
+    out = fleet.run(
+        chain,
+        {
+            "a": (lambda: role(make=lambda self: Batch({"text": text, "n": np.arange(len(text))})), 1),
+            "b": (lambda: role(take=lambda self, x: self.seen.append((x["text"] == text, int(x["n"].sum())))), 1),
+        },
+        steps=3,
+        nodes={("a", 0): "n0", ("b", 0): "n1"},
+    )
+    assert out["b", 0].seen == [(True, len(text) * (len(text) - 1) // 2)] * 3
+    assert [o.refused for o in out.values()] == [0, 0]
 
 
 def test_an_endpoint_that_cannot_be_opened_leaves_nothing_that_keeps_the_process_from_ending(tmp_path):

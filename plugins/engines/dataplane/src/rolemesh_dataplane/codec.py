@@ -22,18 +22,9 @@ from rolemesh.errors import PluginError
 from rolemesh_dataplane.transports import TransportError
 
 __all__ = [
-    "Buffer",
-    "Received",
-    "below",
-    "decode",
-    "encode",
-    "flat_buffers",
-    "flatten",
-    "register_codec",
-    "unflatten",
-    "unpacked",
-    "unpickles",
-]
+    "Buffer", "Received", "below", "decode", "encode", "flat_buffers", "flatten", "register_codec", "unflatten",
+    "unpacked", "unpickles",
+]  # fmt: skip
 
 Buffer: TypeAlias = bytes | memoryview
 """Contiguous bytes; `len` is their number."""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-
 import zmq
-from zmq.utils import z85
+from zmq.auth.thread import ThreadAuthenticator
 
 from rolemesh_dataplane.transports import TransportKeys
 
 __all__ = ["ZAP_DOMAIN", "Gate", "connect", "listen", "new_keys"]
 
 ZAP_DOMAIN = "rolemesh"
-_ZAP = "inproc://zeromq.zap.01"
 
 
 def new_keys() -> TransportKeys:
@@ -47,35 +44,15 @@ class Gate:
     peers can connect while an operator computes."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], client_public: str) -> None:
-        self._allowed = z85.decode(client_public)
-        self._zap: zmq.Socket[bytes] = context.socket(zmq.REP)
-        self._zap.bind(_ZAP)
-        stop = f"inproc://gate-{id(self)}"
-        self._quit: zmq.Socket[bytes] = context.socket(zmq.PAIR)
-        self._quit.bind(stop)
-        self._asked: zmq.Socket[bytes] = context.socket(zmq.PAIR)
-        self._asked.connect(stop)
-        self._thread = threading.Thread(target=self._serve, name="rolemesh-zap", daemon=True)
+        self._allowed = client_public.encode()
+        self._thread = ThreadAuthenticator(context)
         self._thread.start()
+        self._thread.configure_curve_callback(ZAP_DOMAIN, self)
 
-    def _serve(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self._zap, zmq.POLLIN)
-        poller.register(self._asked, zmq.POLLIN)
-        while True:
-            ready = dict(poller.poll())
-            if self._asked in ready:
-                break
-            request = self._zap.recv_multipart()
-            good = len(request) == 7 and request[5] == b"CURVE" and request[6] == self._allowed
-            sequence = request[1] if len(request) > 1 else b""
-            code, text = (b"200", b"OK") if good else (b"400", b"unknown key")
-            self._zap.send_multipart([b"1.0", sequence, code, text, b"", b""])
-        self._zap.close(linger=0)
-        self._asked.close(linger=0)
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Return True if a peer with this public key (z85) may connect. The authenticator calls it."""
+        return key == self._allowed
 
     def close(self) -> None:
         """End the thread."""
-        self._quit.send(b"")
-        self._thread.join()
-        self._quit.close(linger=0)
+        self._thread.stop()

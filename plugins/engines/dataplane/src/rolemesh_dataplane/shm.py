@@ -24,19 +24,8 @@ from rolemesh_dataplane.mapping import Bytes, MapCache, map_shared
 from rolemesh_dataplane.transports import TransportError
 
 __all__ = [
-    "ALIGNMENT",
-    "NoSharedMemory",
-    "Period",
-    "Persist",
-    "SlotPool",
-    "ValueSlot",
-    "aligned_size",
-    "capacity_of",
-    "is_full",
-    "is_short",
-    "named",
-    "new_file",
-    "views_of",
+    "ALIGNMENT", "NoSharedMemory", "Period", "Persist", "SlotPool", "ValueSlot", "aligned_size", "capacity_of",
+    "is_full", "is_short", "named", "new_file", "views_of",
 ]  # fmt: skip
 
 ALIGNMENT: Final = 64

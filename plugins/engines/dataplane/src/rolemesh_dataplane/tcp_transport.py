@@ -6,13 +6,14 @@ import zmq
 
 from rolemesh_dataplane.auth_monitor import Handshakes
 from rolemesh_dataplane.curve import Gate, connect, listen
+from rolemesh_dataplane.pieces import LIMIT, PIECE, cut
 from rolemesh_dataplane.transports import Inbox, Payload, Sender, Site, Stamp, Transport, TransportError, TransportKeys
 
 __all__ = ["TcpTransport"]
 
 
 class TcpTransport(Transport):
-    """Large values travel as multipart frames straight from the producer's slot."""
+    """Large values travel in pieces straight from the producer's slot."""
 
     def open(self, inbox: Inbox, site: Site) -> str:
         """Bind the inbox to a free TCP port of the rank's host, behind CurveZMQ. The ipc address remains."""
@@ -21,7 +22,10 @@ class TcpTransport(Transport):
         self._context, self._keys = inbox.context, site.keys
         self._gate = Gate(inbox.context, site.keys.client_public)
         self._handshakes = Handshakes(inbox.socket)
-        return listen(inbox.socket, site.host, site.keys)
+        inbox.socket.maxmsgsize = LIMIT
+        address = listen(inbox.socket, site.host, site.keys)
+        inbox.socket.maxmsgsize = -1
+        return address
 
     def connect(self, address: str) -> Sender:
         """Return a PUSH socket with the job's client key."""
@@ -44,10 +48,13 @@ class _TcpSender(Sender):
         connect(self._socket, address, keys)
 
     def send(self, frame: bytes) -> None:
-        self._socket.send(frame)
+        if len(frame) < PIECE:
+            self._socket.send(frame)
+        else:
+            self._socket.send_multipart(cut([frame]), copy=False)
 
     def send_payload(self, payload: Payload, stamp: Stamp) -> None:
-        self._socket.send_multipart(payload.frames(stamp), copy=False)
+        self._socket.send_multipart(cut(payload.frames(stamp)), copy=False)
 
     def close(self, linger_ms: int) -> None:
         self._socket.close(linger=linger_ms)

@@ -9,6 +9,7 @@ import zmq
 from rolemesh_dataplane.codec import Buffer, flat_buffers, unflatten
 from rolemesh_dataplane.inbox import Inbox
 from rolemesh_dataplane.payload import DATA, END, HEAD, IN_FRAMES, IN_SLOT, INLINE
+from rolemesh_dataplane.pieces import CUT, joined, rest
 from rolemesh_dataplane.shm import SlotPool
 from rolemesh_dataplane.slot_reader import SlotReader
 from rolemesh_dataplane.transports import Sender, Site, Transport, TransportError
@@ -320,10 +321,10 @@ class Endpoint:
             for consumer in dirty:
                 consumer.flush()
 
-    def _handle(self, frame: bytes) -> None:
+    def _handle(self, frame: bytes, more: list[Buffer] | None = None) -> None:
         tag = frame[0] if frame else 0
         if tag == DATA and len(frame) >= HEAD_BYTES:
-            self._data(frame, None)
+            self._data(frame, more)
         elif tag == frames.CREDIT and len(frame) == frames.CREDITS.size:
             _, edge, consumer, generation, step = frames.CREDITS.unpack(frame)
             producer = self._producers.get(edge)
@@ -352,15 +353,15 @@ class Endpoint:
             take = self._takers.get(tag)
             if take is None or not take(frame):
                 self._early_messages.append(frame)
+        elif frame == CUT and (whole := joined(self._socket)):
+            self._handle(bytes(whole[0]), whole[1:])
         else:
             self._drop(f"a frame of {len(frame)} bytes with tag {tag}")
 
     def _data(self, frame: bytes, more: list[Buffer] | None) -> None:
         _, form, last, edge, rank, generation, step, chunk, hlen, count = unpack_head(frame)
         if form == IN_FRAMES and more is None:
-            more = []
-            while self._socket.getsockopt(zmq.RCVMORE):
-                more.append(self._socket.recv(copy=False).buffer.toreadonly())
+            more = list(rest(self._socket))
         consumer = self._consumers.get(edge)
         if consumer is None:
             self._early.append((frame, more or []))

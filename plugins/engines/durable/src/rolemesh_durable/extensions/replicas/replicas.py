@@ -14,11 +14,10 @@ from typing import Any
 
 import msgspec
 import zmq
-from zmq.auth.thread import ThreadAuthenticator
 
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_dataplane.auth_monitor import Handshakes
-from rolemesh_dataplane.curve import connect, listen
+from rolemesh_dataplane.curve import Gate, connect, listen
 from rolemesh_durable.extensions.replicas.frames import PAUSE_S
 from rolemesh_durable.extensions.replicas.replication import Replication
 from rolemesh_durable.protocol.messages import Stored
@@ -29,7 +28,7 @@ __all__ = ["Replicas"]
 log = logging.getLogger("rolemesh_durable.agent")
 
 _POLL_MS = 200
-REQUEST_BYTES = 1 << 24
+REQUEST_BYTES = 1 << 16
 """Maximum size of another agent's request in bytes. A peer without the key cannot make this one hold more."""
 
 
@@ -48,9 +47,7 @@ class Replicas:
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
         self._over = False
         self._context = zmq.Context()
-        self._gate = ThreadAuthenticator(self._context)
-        self._gate.start()
-        self._gate.configure_curve_callback("rolemesh", self)
+        self._gate = Gate(self._context, self._keys.client_public)
         self._server: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
         self._server.linger, self._server.maxmsgsize = 0, REQUEST_BYTES
         self._handshakes = Handshakes(self._server)
@@ -65,10 +62,6 @@ class Replicas:
         self._warnings = ("", "")
         self._thread = threading.Thread(target=self._serve, name="rolemesh-replicas", daemon=True)
         self._thread.start()
-
-    def callback(self, domain: str, key: bytes) -> bool:
-        """Return True if a peer with this public key (z85) may connect. The authenticator calls it."""
-        return key == self._keys.client_public.encode()
 
     @property
     def warning(self) -> str:
@@ -124,7 +117,7 @@ class Replicas:
         """End the thread. The kept images stay in their files."""
         self._do(self._finish)
         self._thread.join()
-        self._gate.stop()
+        self._gate.close()
         self._context.destroy(linger=0)
         os.close(self._wake)
 
