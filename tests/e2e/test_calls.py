@@ -324,6 +324,57 @@ def test_a_session_stays_with_its_rank_and_its_caller_gets_an_error_if_it_is_los
     assert "is lost: its rank has started again" in lines[6]["records"]["lost"]
 
 
+LATE = """
+import os
+import time
+
+from rolemesh import CallTimeoutError, service
+
+
+class Agent:
+    def __init__(self, ctx):
+        self.ctx = ctx
+
+    def act(self) -> None:
+        step = self.ctx.step
+        try:
+            self.ctx.call_and_wait("box", "late", step, timeout=0.01)
+        except CallTimeoutError:
+            open(f"given up {step}", "w").close()
+        self.ctx.call_and_wait("box", "next")
+
+
+class Box:
+    def __init__(self, ctx):
+        self.ctx = ctx
+
+    @service
+    def late(self, step):
+        while not os.path.exists(f"given up {step}"):
+            time.sleep(0.001)
+        self.ctx.count(ran=1)
+        self.ctx.metric(at=step)
+        self.ctx.record(told=step)
+
+    @service
+    def next(self):
+        pass
+"""
+
+
+def test_the_reports_of_an_answer_count_though_its_caller_has_given_up_before_it_came(job: Job) -> None:
+    (job.folder / "called_roles.py").write_text(LATE)
+    (job.folder / "called_flow.py").write_text(SESSION_FLOW)
+    text = JOB.replace(f", kwargs: {{each: {EACH}}}", "").replace(f"world_size: {CALLERS}", "world_size: 1")
+    text = text.replace(f"world_size: {CALLEES}", "world_size: 1")
+    (job.folder / "job.yaml").write_text("\n".join(line for line in text.splitlines() if "sink:" not in line))
+    ended = job.run("steps=5", "metrics.every=1")
+    assert ended.returncode == 0, ended.stdout
+    lines = job.metrics()
+    assert [line["operators"]["box.late"] for line in lines] == [{"ran": 1, "at": step} for step in range(5)]
+    assert [line["records"]["told"] for line in lines] == list(range(5))
+
+
 KEPT = """
 import time
 

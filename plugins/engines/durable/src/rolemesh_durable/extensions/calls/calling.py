@@ -45,6 +45,8 @@ from rolemesh_runtime.served import count_here
 __all__ = ["Calling"]
 
 POLL_S: Final = 0.05
+LATE_ANSWERS: Final = 10_000
+"""Maximum number of calls that a rank has given up and whose late answers it still expects. It forgets the oldest."""
 
 
 class Calling:
@@ -60,6 +62,8 @@ class Calling:
         self._endpoint, self._fields, self._meter = rank.endpoint, rank.status_page.fields, rank.meter
         self._tasks, self._log = rank.tasks, rank.log
         self._state: CallerState[Waiting] = CallerState({role: self._sizes[role] for role in self._ways})
+        self._given_up: dict[bytes, str] = {}
+        """The services of calls that the rank has given up, by key. A late answer still has the service's reports."""
         self._met = {RankRef(role, rank): -1 for role in self._ways for rank in range(self._sizes[role])}
         """The newest life of each rank that may be called."""
         self._finished = -1
@@ -248,6 +252,9 @@ class Calling:
         if call.sent_to >= 0 and not (self._endpoint.stopping or self._tasks.ending):
             words = Request(call.key, GIVE_UP, waiting.step + waiting.hold, -1, b"")
             self._endpoint.sender(call.role, call.rank).send(self._frame(words, (), call.role, waiting.step))
+            self._given_up[call.key] = f"{waiting.role}.{waiting.method}"
+            if len(self._given_up) > LATE_ANSWERS:
+                del self._given_up[next(iter(self._given_up))]
         self._leave()
 
     def _value(self, waiting: Waiting) -> Any:
@@ -324,6 +331,8 @@ class Calling:
             return
         call = self._state.answered(answer.key, source, generation)
         if call is None:
+            if (label := self._given_up.pop(answer.key, "")) != "":
+                count_here(self._ctx, label, answer.reports)
             return
         waiting = call.item
         if answer.kind == LOST and call.once:
