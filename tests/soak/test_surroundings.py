@@ -14,7 +14,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,6 +53,18 @@ CGROUP = (
     "echo 0 | tee memory.current memory/memory.usage_in_bytes && echo '200000 100000' > cpu.max && "
     "echo 200000 > cpu/cpu.cfs_quota_us && echo 100000 > cpu/cpu.cfs_period_us"
 )
+KERNEL_CGROUP = """
+group=rolemesh-$(basename "$FOLDER")
+cd /sys/fs/cgroup
+if [ -d memory ]; then
+  mkdir -p memory/$group cpu/$group && echo 2G > memory/$group/memory.limit_in_bytes &&
+    echo 200000 > cpu/$group/cpu.cfs_quota_us && echo $$ | tee memory/$group/cgroup.procs > cpu/$group/cgroup.procs
+else
+  echo '+memory +cpu' > cgroup.subtree_control && mkdir -p $group && echo 2G > $group/memory.max &&
+    echo '200000 100000' > $group/cpu.max && echo $$ > $group/cgroup.procs
+fi || exit 77
+"""
+"""A control group of either version, with a limit that the kernel enforces."""
 ACTIVATE = """
 [ -n "$PROJ_LIB" ] && export _CONDA_SET_PROJ_LIB=$PROJ_LIB
 export CONDA_PREFIX=/opt/env CONDA_DEFAULT_ENV=env CONDA_SHLVL=1 PYTHONNOUSERSITE=1 PS1='(env) '
@@ -112,6 +124,7 @@ SURROUNDINGS = {
     "tmpdir-noexec": Surrounding(_mounted("$TMPDIR", "noexec,size=256m"), "-m", {"TMPDIR": "/mnt/rolemesh-tmp"}),
     "shm-64m": Surrounding(_mounted("/dev/shm", "size=64m"), "-m"),
     "cgroup": Surrounding(f"({CGROUP}) > /dev/null", "-m"),
+    "cgroup-of-the-kernel": Surrounding(KERNEL_CGROUP, "-m"),
     "ipv6-only": Surrounding("ip link set lo up && ip addr del 127.0.0.1/8 dev lo", "-n", needs="ip"),
     "clock-steps": Surrounding(variables=CLOCK, needs="cc"),
     "python-I": Surrounding(command=(sys.executable, "-I", "-m", "rolemesh.cli")),
@@ -189,7 +202,7 @@ def _set(clock: Path, hours: int) -> None:
 
 
 @pytest.fixture(params=SURROUNDINGS)
-def cell(request: pytest.FixtureRequest, tmp_path: Path) -> Cell:
+def cell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cell]:
     """A folder in a surrounding."""
     around = SURROUNDINGS[request.param]
     if around.needs and shutil.which(around.needs, path=f"{BIN}{os.pathsep}{os.environ['PATH']}") is None:
@@ -208,7 +221,12 @@ def cell(request: pytest.FixtureRequest, tmp_path: Path) -> Cell:
         _set(folder / "clock", 0)
         (folder / "clock.c").write_text(STEPPED_CLOCK)
         subprocess.run(["cc", "-shared", "-fPIC", "-o", "clock.so", "clock.c"], cwd=folder, check=True)
-    return Cell(around, folder)
+    made = Cell(around, folder)
+    if around.lines == KERNEL_CGROUP and made._replace(around=around._replace(command=("true",))).start().wait():
+        pytest.skip("this machine lets nobody make a control group")
+    yield made
+    for group in Path("/sys/fs/cgroup").glob(f"**/rolemesh-{folder.name}"):
+        group.rmdir()  # all its processes have ended
 
 
 @pytest.fixture(params=[LOCAL, pytest.param(RAY, marks=pytest.mark.ray)], ids=["local", "ray"])
@@ -237,6 +255,26 @@ def test_sft_with_a_kill(cell: Cell, backend: tuple[str, ...]) -> None:
     found = cell.result("sft")
     assert (found["status"], found["committed_steps"]) == ("done", 12)
     assert found["recoveries"]
+
+
+@pytest.mark.parametrize("cell", ["cgroup-of-the-kernel"], indirect=True)
+def test_the_kernel_kills_a_rank_for_its_memory_and_the_job_goes_on(cell: Cell) -> None:
+    (cell.folder / "roles.py").write_text(
+        "import os, rolemesh\n"
+        "def take(ctx: rolemesh.RankContext) -> None:\n"
+        "    if ctx.step == 5 and not os.path.exists('taken'):\n"
+        "        open('taken', 'w').close()\n"
+        "        bytearray(3 << 30)\n"
+    )
+    (cell.folder / "flow.py").write_text("import rolemesh\n@rolemesh.flow\ndef f(job):\n    job.a.take()\n")
+    (cell.folder / "job.yaml").write_text(
+        "name: large\nflow: flow.py:f\nsteps: 10\nfailover: [{use: process}]\n"
+        "roles: {a: {use: function, resources: {cpu: 0.5}, options: {target: roles.py:take}}}\n"
+    )
+    told = cell.run("run", "job.yaml", *LOCAL)
+    assert "killed by SIGKILL (memory ran out" in told
+    assert cell.result("large")["status"] == "done"
+    assert "free on a node is 2.1" in cell.run("run", "job.yaml", "roles.a.resources.memory_gb=3", *LOCAL, code=2)
 
 
 def test_launch(cell: Cell) -> None:
