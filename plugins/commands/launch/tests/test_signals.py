@@ -107,6 +107,53 @@ if os.environ["RANK"] == "1":
     raise ValueError("no such column")
 time.sleep(float(sys.argv[1]))
 """
+LIVES = """
+import atexit, os, signal, subprocess, sys, time
+
+kind, fails, rank = sys.argv[1], sys.argv[2], os.environ["RANK"]
+life = sum(name.startswith(f"pid-{rank}-") for name in os.listdir("."))
+with open(f"pid-{rank}-{life}", "w") as file:
+    file.write(str(os.getpid()))
+
+
+def note(text):
+    with open(f"notes-{rank}", "a") as file:
+        print(life, text, file=file)
+
+
+def save(*_):
+    time.sleep(1)
+    note("saved")
+    sys.exit(0)
+
+
+def stop(*_):
+    raise RuntimeError("stopped")
+
+
+handlers = {"saves": save, "raises": stop, "at exit": lambda *_: sys.exit(0), "ignores": signal.SIG_IGN}
+signal.signal(signal.SIGTERM, handlers.get(kind, signal.SIG_DFL))
+if kind == "at exit":
+    atexit.register(lambda: (time.sleep(1), note("at exit")))
+if life == 0:
+    child = os.fork() if kind == "child" and rank != fails else -1
+    if child == 0:
+        signal.signal(signal.SIGTERM, save)
+    if child <= 0:
+        open("ready-" + rank, "w").close()
+    while not (os.path.exists("ready-0") and os.path.exists("ready-1")):
+        time.sleep(0.01)
+    if rank == fails:
+        raise ValueError("no such column")
+    try:
+        for _ in range(600):
+            time.sleep(0.1)
+    finally:
+        note("finally")
+for name in ("pid-0-0", "pid-1-0"):
+    note(f"{name} lives: {os.path.exists('/proc/' + open(name).read())}")
+time.sleep(4 if kind == "child" else 0)
+"""
 STEPS = """
 import os, signal, sys, time, torch
 
@@ -239,19 +286,22 @@ def test_a_worker_goes_on_with_its_steps_after_rank_0_has_ended(tmp_path: Path) 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("rank", [0, 1])
-def test_before_a_restart_the_other_workers_have_time_to_save(tmp_path: Path, rank: int) -> None:
-    first = f'== "{rank}" and not os.path.exists("saved-{1 - rank}")'
-    (tmp_path / "fails.py").write_text(FAILS.replace('== "1"', first))
+@pytest.mark.parametrize("kind", ["default", "saves", "raises", "at exit", "child", "ignores"])
+def test_a_restart_leaves_what_it_leaves_under_torchrun(tmp_path: Path, kind: str, rank: int) -> None:
     plain = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
     left = []
     for command in (("torchrun",), ("rolemesh", "launch")):
-        words = [str(BIN / command[0]), *command[1:], "--max-restarts", "1", "--nproc-per-node", "2", "fails.py", "2"]
-        done = subprocess.run(words, cwd=tmp_path, env=plain, capture_output=True, text=True, timeout=100, check=False)
+        folder = tmp_path / command[0]
+        folder.mkdir()
+        (folder / "lives.py").write_text(LIVES)
+        words = [str(BIN / command[0]), *command[1:], "--max-restarts", "1", "--nproc-per-node", "2"]
+        done = subprocess.run(
+            [*words, "lives.py", kind, str(rank)],
+            cwd=folder, env=plain, capture_output=True, text=True, timeout=100, check=False,
+        )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        left.append(sorted(path.name for path in tmp_path.glob("saved-*")))
-        for path in (*tmp_path.glob("saved-*"), *tmp_path.glob("ready-*")):
-            path.unlink()
-    assert left == [[f"saved-{1 - rank}"]] * 2
+        left.append({path.name: path.read_text() for path in folder.glob("notes-*")})
+    assert left[1] == left[0]
 
 
 def test_a_signal_that_comes_while_the_script_pauses_waits_for_it() -> None:

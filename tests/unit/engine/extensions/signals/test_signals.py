@@ -103,14 +103,35 @@ def test_a_rank_that_a_recovery_replaces_has_time_to_end(tmp_path: Path) -> None
         part.look()
         assert agent.done == []
         assert {rank.stdout.readline(), rank.stdout.readline()} == {"SIGTERM\n", "REPLACED\n"}
+        part._woken = 0.0
+        part.look()
+        assert rank.stdout.readline() == "REPLACED\n", "it interrupts a system call before which SIGTERM came"
         part._until[start] = 0.0
         part.look()
         assert agent.done == [("kill", start)]
         assert not part.ends(start)
         part.gone(start)
+        part._left[rank.pid] = 0.0
+        part.look()
         assert rank.wait() == -signal.SIGKILL
+        part.look()
+        assert part._left == {}
         assert rank.stdout.read() == ""
         assert not signaller(agent, "other").ends(start)
+
+
+def test_the_child_that_a_replaced_rank_leaves_may_end(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LEAVES_A_CHILD.replace("SIGINT", "SIGTERM")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as rank:
+        assert rank.stdout is not None
+        assert rank.stdout.readline() == "ready\n"
+        agent = FakeAgent(tmp_path, rank.pid)
+        part, start = signaller(agent, "work"), agent.machine.ranks[RankRef("work", 0)].start
+        assert part.ends(start)
+        rank.wait()
+        part.gone(start)
+        part.look()
+        assert rank.stdout.read() == "saved\n"
 
 
 def test_a_rank_without_signals_of_its_own_gets_none(tmp_path: Path) -> None:
