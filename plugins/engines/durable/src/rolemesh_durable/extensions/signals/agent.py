@@ -65,7 +65,7 @@ class Signaller(AgentPart):
         return now < self._until.get(start, now)
 
     def gone(self, start: StartRef) -> None:
-        """What a replaced rank leaves behind has the rest of its time, as under torchrun."""
+        """Processes that a replaced rank leaves behind have the rest of its time, as under torchrun."""
         if (until := self._until.pop(start, None)) is not None:
             self._left[self._sent[start]] = until
 
