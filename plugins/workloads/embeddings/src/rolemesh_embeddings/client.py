@@ -1,0 +1,110 @@
+"""The client of workers whose models are torch modules. This module imports torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rolemesh.api.batch import Batch, Ragged
+from rolemesh.errors import RolemeshError
+
+__all__ = ["EmbeddingClient"]
+
+
+class EmbeddingClient(torch.nn.Module):
+    """Gives a model the rows that servers have looked up, and collects the sums of their gradients.
+
+    In each step: `load` the value of the operator `lookup`; call the client in `forward`; return `gradients` after
+    ``backward``.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._keys: dict[str, NDArray[np.int64]] = {}
+        self._rows: dict[str, torch.Tensor] = {}
+        self._dense: dict[str, tuple[torch.nn.Module, torch.Tensor]] = {}
+        self._updates = 0
+
+    def load(self, rows: Batch) -> None:
+        """Take the rows of a step. They replace those of the step before, with their gradients."""
+        self._updates = int(np.min(rows["updates"]))
+        for column in rows:
+            if column.endswith("_keys"):
+                name = column.removesuffix("_keys")
+                self._take(name, rows[column].values, rows[f"{name}_values"].values)
+
+    def forward(self, table: str, keys: Any) -> torch.Tensor:
+        """Return the rows of `keys` (int64, any shape), float32 with one more dimension."""
+        wanted = np.asarray(keys, np.int64)
+        known = self._keys[table]
+        at = np.searchsorted(known, wanted.reshape(-1))
+        at = np.minimum(at, max(len(known) - 1, 0))
+        if wanted.size and (not len(known) or not np.array_equal(known[at], wanted.reshape(-1))):
+            raise RolemeshError(
+                f"the rows do not contain all keys of the table {table!r}",
+                remedy="give `lookup` the batch whose keys the model uses",
+            )
+        return torch.nn.functional.embedding(torch.from_numpy(at.reshape(wanted.shape)), self._rows[table])
+
+    def hold(self, table: str, module: torch.nn.Module) -> None:
+        """Let servers hold what a module's parameters have learned: their difference to those that it has now.
+
+        The table begins with zeros, and its `dense_rows` are as many as `rows_of` returns.
+        """
+        flat = torch.cat([p.detach().reshape(-1) for p in module.parameters()])
+        self._dense[table] = (module, flat.clone())
+
+    @staticmethod
+    def rows_of(module: torch.nn.Module, dim: int) -> int:
+        """Return the number of rows of `dim` values that the module's parameters need."""
+        return -(-sum(p.numel() for p in module.parameters()) // dim)
+
+    def gradients(self, rows: int = 1) -> Batch:
+        """Return the sums of the gradients of each key: columns `T_keys` and `T_grads` for each table `T`.
+
+        All are in the first row. An operator with a `Balanced` input returns as many `rows` as its item has.
+        """
+        found: dict[str, Any] = {"updates": np.full(rows, self._updates)}
+        for name, held in self._rows.items():
+            keys = self._keys[name]
+            if name in self._dense:
+                grads = self._dense_grads(name, held.shape)
+            elif held.grad is None:
+                keys, grads = keys[:0], held.detach().numpy()[:0]
+            else:
+                used = (torch.count_nonzero(held.grad, dim=1) > 0).numpy()
+                keys, grads = keys[used], held.grad.numpy()[used]
+            places = np.full(rows + 1, len(keys))
+            places[0] = 0
+            found[f"{name}_keys"] = Ragged(keys, places)
+            found[f"{name}_grads"] = Ragged(grads, places)
+        return Batch(found)
+
+    def _take(self, name: str, keys: NDArray[np.int64], values: NDArray[np.float32]) -> None:
+        order = np.argsort(keys)
+        self._keys[name] = keys[order]
+        rows = torch.from_numpy(np.ascontiguousarray(values[order]))
+        if name in self._dense:
+            module, begin = self._dense[name]
+            flat, at = rows.reshape(-1), 0
+            with torch.no_grad():
+                for p in module.parameters():
+                    p.copy_((begin[at : at + p.numel()] + flat[at : at + p.numel()]).reshape(p.shape))
+                    p.grad = None
+                    at += p.numel()
+        else:
+            rows.requires_grad_()
+        self._rows[name] = rows
+
+    def _dense_grads(self, name: str, shape: torch.Size) -> NDArray[np.float32]:
+        module, _ = self._dense[name]
+        flat = torch.zeros(shape.numel())
+        at = 0
+        for p in module.parameters():
+            if p.grad is not None:
+                flat[at : at + p.numel()] = p.grad.reshape(-1)
+            at += p.numel()
+        return flat.reshape(shape).numpy()

@@ -1,0 +1,91 @@
+"""Files with rows: the rows that changed since the file before, and all rows of some buckets, ready to be mapped."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rolemesh_embeddings.hashing import Keys
+from rolemesh_embeddings.index import Rows
+from rolemesh_embeddings.reserved import PAGE
+from rolemesh_embeddings.store import Store
+
+__all__ = ["RowFile", "write"]
+
+
+def write(path: Path, stores: Mapping[str, Store], buckets: list[int]) -> None:
+    """Write the rows that changed since the file before, and all rows of `buckets`.
+
+    A process that is killed leaves no half of a file under this name. The file is on disk after `os.fsync` only.
+    """
+    parts: list[dict[str, Any]] = []
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    with beside.open("wb") as file:
+        file.seek(PAGE)
+
+        def put(array: NDArray[Any]) -> int:
+            start = -(-file.tell() // PAGE) * PAGE
+            file.seek(start)
+            file.write(memoryview(np.ascontiguousarray(array)).cast("B") if array.size else b"")
+            return start
+
+        for name, store in stores.items():
+            rows = store.fresh()
+            gone = store.gone()
+            parts.append({"store": name, "bucket": -1, "gone": [put(gone), len(gone)], **_columns(store, rows, put)})
+            for bucket in buckets:
+                rows = store.index.rows_of(bucket)
+                region = store.index.region(bucket)
+                local = np.zeros(len(region), np.int32)
+                used = region > 0
+                local[used] = np.searchsorted(rows, region[used] - 1) + 1
+                index = [put(local), len(local)]
+                parts.append({"store": name, "bucket": bucket, "index": index, **_columns(store, rows, put)})
+        head = json.dumps(parts).encode()
+        start = put(np.frombuffer(head, np.uint8))
+        file.truncate(-(-file.tell() // PAGE) * PAGE)
+        file.seek(0)
+        file.write(json.dumps([start, len(head)]).encode().ljust(PAGE))
+    beside.rename(path)
+
+
+def _columns(store: Store, rows: Rows, put: Any) -> dict[str, Any]:
+    return {"rows": len(rows), "columns": {name: put(column[rows]) for name, column in store.columns.items()}}
+
+
+class RowFile:
+    """An open file. Raises `OSError` and `ValueError` for one that cannot be read."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        start, size = json.loads(os.pread(self._fd, PAGE, 0))
+        parts = json.loads(os.pread(self._fd, size, start))
+        self._parts = {(part["store"], part["bucket"]): part for part in parts}
+
+    def close(self) -> None:
+        """Close the file. Mapped rows stay."""
+        os.close(self._fd)
+
+    def base(self, name: str, store: Store, bucket: int) -> None:
+        """Map all rows of a bucket, which is empty before."""
+        part = self._parts[name, bucket]
+        if part["rows"]:
+            start = store.map(self._fd, part["columns"], part["rows"])
+            store.index.load(bucket, self._read(*part["index"], np.int32), start)
+
+    def changed(self, name: str, store: Store, where: NDArray[np.bool_]) -> None:
+        """Map the rows that changed, and take those of the buckets `where`."""
+        part = self._parts[name, -1]
+        gone: Keys = self._read(*part["gone"], np.int64)
+        start = store.map(self._fd, part["columns"], part["rows"])
+        store.upsert(np.arange(start, start + part["rows"]), gone, where)
+
+    def _read(self, start: int, count: int, dtype: Any) -> NDArray[Any]:
+        data = os.pread(self._fd, count * np.dtype(dtype).itemsize, start)
+        return np.frombuffer(data, dtype)

@@ -1,0 +1,123 @@
+"""An index from 64-bit keys to rows: open addressing with linear probing, per bucket, for whole arrays of keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rolemesh_embeddings.hashing import BUCKETS, Keys, bucket_of, mix
+from rolemesh_embeddings.reserved import Reserved
+
+__all__ = ["Index"]
+
+Rows = NDArray[np.int64]
+
+
+class Index:
+    """Which row each key has. The keys themselves are in `keys`, by row.
+
+    A bucket has a region of `slots` whose size is a power of two, at most half of it used. A slot has a row's number
+    plus one, or 0. The first region, of one slot, is that of all empty buckets.
+    """
+
+    def __init__(self, keys: Keys, most: int) -> None:
+        self._keys = keys
+        self.slots: NDArray[Any] = Reserved(np.int32, 0, 16 * most + 1).array
+        self.starts, self.sizes = np.zeros(BUCKETS, np.int64), np.ones(BUCKETS, np.int64)
+        self.counts = np.zeros(BUCKETS, np.int64)
+        self._end = 1
+        self._unused: dict[int, list[int]] = {}
+
+    def find(self, keys: Keys) -> tuple[Rows, Rows]:
+        """Return the row of each key, -1 for none, and its slot."""
+        hashes = mix(keys)
+        buckets = bucket_of(hashes)
+        start, mask = self.starts[buckets], self.sizes[buckets] - 1
+        at = start + (hashes.view(np.int64) & mask)
+        rows = self.slots[at].astype(np.int64) - 1
+        going = np.flatnonzero((rows >= 0) & (self._keys[rows] != keys))
+        while len(going):
+            begin = start[going]
+            at[going] = begin + ((at[going] - begin + 1) & mask[going])
+            found = self.slots[at[going]].astype(np.int64) - 1
+            rows[going] = found
+            going = going[(found >= 0) & (self._keys[found] != keys[going])]
+        return rows, at
+
+    def add(self, rows: Rows) -> None:
+        """Index rows whose keys are different, and new."""
+        hashes = mix(self._keys[rows])
+        buckets = bucket_of(hashes)
+        more = np.bincount(buckets, minlength=BUCKETS)
+        self._make_room(np.flatnonzero(2 * (self.counts + more) > self.sizes), more)
+        self._place(rows, hashes, buckets)
+        self.counts += more
+
+    def point(self, at: Rows, rows: Rows) -> None:
+        """Let the keys in the slots `at` have other rows."""
+        self.slots[at] = rows + 1
+
+    def remove(self, rows: Rows) -> None:
+        """Forget rows. The buckets are built again without them."""
+        gone = np.zeros(int(rows.max(initial=-1)) + 1, np.bool_)
+        gone[rows] = True
+        for bucket in np.unique(bucket_of(mix(self._keys[rows]))).tolist():
+            kept = self.rows_of(bucket)
+            kept = kept[(kept >= len(gone)) | ~gone[np.minimum(kept, len(gone) - 1)]]
+            self.region(bucket)[:] = 0
+            self.counts[bucket] = len(kept)
+            hashes = mix(self._keys[kept])
+            self._place(kept, hashes, np.full(len(kept), bucket))
+
+    def rows_of(self, bucket: int) -> Rows:
+        """Return the rows of a bucket, ascending."""
+        slots = self.region(bucket)
+        return np.sort(slots[slots > 0]).astype(np.int64) - 1
+
+    def region(self, bucket: int) -> NDArray[Any]:
+        """Return the slots of a bucket."""
+        start = int(self.starts[bucket])
+        return self.slots[start : start + int(self.sizes[bucket])]
+
+    def load(self, bucket: int, local: NDArray[Any], first: int) -> None:
+        """Take a bucket's region: slots with the number of a row plus one, counted from row `first`."""
+        self._take(bucket, len(local))
+        np.add(local, first, out=self.region(bucket), where=local > 0, casting="same_kind")
+        self.counts[bucket] = int(np.count_nonzero(local))
+
+    def _make_room(self, buckets: Rows, more: NDArray[np.int64]) -> None:
+        """Give buckets regions that are twice as large as needed, or more."""
+        if not len(buckets):
+            return
+        kept = [self.rows_of(bucket) for bucket in buckets.tolist()]
+        for bucket in buckets.tolist():
+            self._take(bucket, 1 << int(2 * (self.counts[bucket] + more[bucket])).bit_length())
+        rows = np.concatenate(kept)
+        hashes = mix(self._keys[rows])
+        self._place(rows, hashes, bucket_of(hashes))
+
+    def _take(self, bucket: int, size: int) -> None:
+        """Give a bucket an empty region of `size` slots."""
+        if self.sizes[bucket] > 1:
+            self.region(bucket)[:] = 0
+            self._unused.setdefault(int(self.sizes[bucket]), []).append(int(self.starts[bucket]))
+        unused = self._unused.get(size)
+        if not unused:
+            unused = [self._end]
+            self._end += size
+        self.starts[bucket], self.sizes[bucket] = unused.pop(), size
+
+    def _place(self, rows: Rows, hashes: NDArray[np.uint64], buckets: NDArray[Any]) -> None:
+        start, mask = self.starts[buckets], self.sizes[buckets] - 1
+        at = hashes.view(np.int64) & mask
+        going = np.arange(len(rows))
+        while len(going):
+            place = start[going] + at[going]
+            free = self.slots[place] == 0
+            wanted, claims = place[free], rows[going[free]] + 1
+            self.slots[wanted] = claims  # of several rows for one slot the last one gets it
+            free[free] = self.slots[wanted] == claims
+            going = going[~free]
+            at[going] = (at[going] + 1) & mask[going]

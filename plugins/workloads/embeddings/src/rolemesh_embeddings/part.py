@@ -1,0 +1,255 @@
+"""The part of all tables that one rank has: its buckets, and its state as files with rows and the rows changed since.
+
+A state names files. It contains the rows that changed since the newest of these, so that a snapshot costs little even
+if the tables are large. Which rows are where depends on the updates only, never on time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rolemesh.api.batch import Gathered, Shard
+from rolemesh.api.workload import State
+from rolemesh.errors import RolemeshError
+from rolemesh_embeddings.files import RowFile, write
+from rolemesh_embeddings.hashing import BUCKETS, buckets_of_rank
+from rolemesh_embeddings.table import Table
+
+__all__ = ["Part"]
+
+CHANGED = 64
+"""A file is written when more than this fraction of the rows, 1 / `CHANGED`, has changed."""
+REWRITTEN = 16
+"""A file also contains all rows of 1 / `REWRITTEN` of the buckets. So the rows in the files of a state are at most
+1 + `REWRITTEN` / `CHANGED` times the rows of the tables."""
+
+
+class Named(NamedTuple):
+    """A file with rows: its name, and the number of the update after which it was written."""
+
+    name: str
+    update: int
+
+
+class Part:
+    """The rows of one rank of `ranks`. Files are in ``folder/RANK-of-RANKS``; `elsewhere`: folders of other runs."""
+
+    def __init__(
+        self, tables: Mapping[str, Table], rank: int, ranks: int, folder: Path, file_mb: float, elsewhere: Any = ()
+    ) -> None:
+        self.tables, self.rank, self.ranks = tables, rank, ranks
+        self.mine = buckets_of_rank(rank, ranks)
+        self.updates = 0
+        self.callers: dict[str, int] = {}
+        """Number of the last applied update of each caller."""
+        self._stores = {name + end: s for name, table in tables.items() for end, s in table.stores().items()}
+        self._label = f"{rank}-of-{ranks}"
+        self._top, self._own, self._elsewhere = folder, folder / self._label, tuple(elsewhere)
+        self._file_bytes = file_mb * 1e6
+        self._files: list[Named] = []
+        self._bases = np.full(BUCKETS, -1, np.int64)
+        """The update of the file with all rows of each bucket, -1 for none."""
+        self._sources: dict[int, str] = {}
+        """Name of that file, by bucket."""
+        self._pending: Named | None = None
+        self._turns: list[int] = []
+        self._syncing: threading.Thread | None = None
+        self._error: Exception | None = None
+        self._kept: dict[int, set[str]] = {}
+        self.wrote = 0
+
+    # ------------------------------------------------------------------------------------------------------ updates
+
+    def finished(self) -> None:
+        """Note the end of an update: evict, and write a file if enough rows have changed."""
+        since = self._pending.update if self._pending else -1
+        fresh = sum(len(store.fresh(since)) * store.row_bytes for store in self._stores.values())
+        whole = sum(store.nbytes for store in self._stores.values())
+        if fresh > max(self._file_bytes, whole / CHANGED):
+            self._adopt()
+            self._write()
+
+    def _write(self) -> None:
+        named = Named(f"{self._label}-{self.updates:012}", self.updates)
+        mine = np.flatnonzero(self.mine)
+        order = mine[np.argsort(self._bases[mine], kind="stable")]
+        self._turns = sorted(order[: -(-len(mine) // REWRITTEN)].tolist())
+        self._own.mkdir(parents=True, exist_ok=True)
+        path = self._own / named.name
+        write(path, self._stores, self._turns)
+        self._pending, self.wrote = named, self.wrote + path.stat().st_size
+        self._syncing = threading.Thread(target=self._sync, args=(path,), daemon=True)
+        self._syncing.start()
+
+    def _sync(self, path: Path) -> None:
+        try:
+            for each in (path, path.parent):
+                file = os.open(each, os.O_RDONLY)
+                os.fsync(file)
+                os.close(file)
+        except OSError as error:
+            self._error = error
+
+    def _adopt(self) -> None:
+        """Let the state name the newest file. It is on disk first."""
+        if self._pending is None:
+            return
+        if self._syncing is not None:
+            self._syncing.join()
+        if self._error is not None:
+            raise RolemeshError(
+                f"a file with rows cannot be written: {self._error}", where=str(self._own), remedy="make room there"
+            ) from self._error
+        named, self._pending = self._pending, None
+        self._files.append(named)
+        for bucket in self._turns:
+            self._bases[bucket], self._sources[bucket] = named.update, named.name
+        oldest = int(self._bases[self.mine].min(initial=1 << 62))
+        needed = {*self._sources.values()}
+        self._files = [each for each in self._files if each.update > oldest or each.name in needed]
+        for store in self._stores.values():
+            store.settled(named.update)
+
+    # -------------------------------------------------------------------------------------------------------- state
+
+    def state(self, step: int) -> State:
+        """Return the state after `step`."""
+        about: dict[str, Any] = {
+            "updates": self.updates,
+            "callers": self.callers,
+            "files": [[*each] for each in self._files],
+            "bases": [[bucket, self._sources[bucket]] for bucket in sorted(self._sources)],
+            "pending": [*self._pending, self._turns] if self._pending else None,
+            "rows": {},
+        }
+        found = Gathered()
+        for name, store in self._stores.items():
+            rows = store.fresh()
+            gone = store.gone()
+            about["rows"][name] = [len(rows), len(gone), store.gone_updates()]
+            for column, array in store.columns.items():
+                found[f"{self._label}/{name}/{column}"] = _padded(array, rows)
+            found[f"{self._label}/{name}/gone"] = _padded(gone, np.arange(len(gone)))
+        text = json.dumps(about, sort_keys=True).encode()
+        found[f"{self._label}/about"] = _padded(np.frombuffer(text, np.uint8), np.arange(len(text)), fill=ord(" "))
+        needed = {each.name for each in self._files} | ({self._pending.name} if self._pending else set())
+        self._kept[step] = needed
+        return {"part": found}
+
+    def restore(self, state: State) -> None:
+        """Take this rank's buckets from the states of all ranks that had some of them."""
+        given = {
+            name: np.asarray(each.data if isinstance(each, Shard) else each) for name, each in state["part"].items()
+        }
+        labels = [name.removesuffix("/about") for name in given if name.endswith("/about")]
+        parts = {label: json.loads(bytes(given[f"{label}/about"])) for label in sorted(labels)}
+        self.updates = max((each["updates"] for each in parts.values()), default=0)
+        for label, about in parts.items():
+            for caller, number in about["callers"].items():
+                self.callers[caller] = max(self.callers.get(caller, 0), number)
+            where = self.mine & buckets_of_rank(*_rank_of(label))
+            if where.any():
+                self._restore(label, about, given, where)
+        pending = parts[self._label]["pending"] if list(parts) == [self._label] else None
+        # Without the file nothing is lost: its rows are still in the state, and another file follows.
+        if pending is not None and (self._own / pending[0]).exists():
+            self._pending, self._turns = Named(*pending[:2]), pending[2]
+            self._syncing = threading.Thread(target=self._sync, args=(self._own / pending[0],), daemon=True)
+            self._syncing.start()
+
+    def _restore(self, label: str, about: Any, given: Mapping[str, Any], where: NDArray[np.bool_]) -> None:
+        updates = dict(about["files"])
+        wanted: dict[str, list[int]] = {}
+        for bucket, name in about["bases"]:
+            if where[bucket]:
+                wanted.setdefault(name, []).append(bucket)
+                self._bases[bucket], self._sources[bucket] = updates[name], name
+        bases = np.where(where, self._bases, 1 << 62)
+        for name, update in about["files"]:
+            newer = bases < update
+            if name not in wanted and not newer.any():
+                continue
+            file = RowFile(self._found(name))
+            for store_name, store in self._stores.items():
+                for bucket in wanted.get(name, ()):
+                    file.base(store_name, store, bucket)
+                file.changed(store_name, store, newer)
+            file.close()
+            if all(each.name != name for each in self._files):
+                self._files.append(Named(name, update))
+        self._files.sort(key=lambda each: (each.update, each.name))
+        for name, store in self._stores.items():
+            count, removed, stamps = about["rows"][name]
+            columns = {column: given[f"{label}/{name}/{column}"][:count] for column in store.columns}
+            gone = given[f"{label}/{name}/gone"][:removed]
+            store.put(columns, gone, where)
+            store.restore_gone(gone, stamps)
+
+    def _found(self, name: str) -> Path:
+        """Return the path of a file in this rank's own folder. Take it from where it is, if need be."""
+        path = self._own / name
+        if path.exists():
+            return path
+        self._own.mkdir(parents=True, exist_ok=True)
+        for top in (self._top, *self._elsewhere):
+            for found in sorted(top.glob(f"*/{name}")):
+                beside = path.with_name(f".{name}.{os.getpid()}")
+                try:
+                    os.link(found, beside)
+                except OSError:
+                    shutil.copyfile(found, beside)
+                    with beside.open("rb") as file:
+                        os.fsync(file.fileno())
+                beside.rename(path)
+                return path
+        raise RolemeshError(
+            f"the state names the file {name}, which is in none of the ranks' folders",
+            where=", ".join(map(str, (self._top, *self._elsewhere))),
+            remedy="set the option `folder` to the folder of the earlier run; several nodes must share it",
+        )
+
+    def persisted(self, step: int) -> None:
+        """Remove the files that no state from `step` on names."""
+        self._kept = {each: names for each, names in self._kept.items() if each >= step}
+        if not self._kept:
+            return
+        needed = set[str]().union(*self._kept.values())
+        needed |= {each.name for each in self._files} | ({self._pending.name} if self._pending else set())
+        if self._own.is_dir():
+            for path in self._own.iterdir():
+                if path.name not in needed:
+                    path.unlink(missing_ok=True)
+
+    def forget_other_layouts(self) -> None:
+        """Remove the folders of other numbers of ranks: a checkpoint of this one is complete."""
+        if self.rank == 0 and self._top.is_dir():
+            for folder in self._top.iterdir():
+                if not folder.name.endswith(f"-of-{self.ranks}"):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """Wait for the file that is being written."""
+        if self._syncing is not None:
+            self._syncing.join()
+
+
+def _rank_of(label: str) -> tuple[int, int]:
+    rank, _, ranks = label.partition("-of-")
+    return int(rank), int(ranks)
+
+
+def _padded(array: NDArray[Any], rows: NDArray[np.int64], fill: int = 0) -> Shard:
+    """Return rows of `array`, padded to a power of two: lengths that stay the same cost less to store."""
+    size = 1 << max(6, (max(len(rows), 1) - 1).bit_length())
+    found = np.full((size, *array.shape[1:]), fill, array.dtype)
+    found[: len(rows)] = array[rows]
+    return Shard(found, found.shape, (0,) * found.ndim)

@@ -1,0 +1,171 @@
+"""Rows by key: columns that grow without a copy, an index, and the rows that changed since the last file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rolemesh.errors import RolemeshError
+from rolemesh_embeddings.hashing import BUCKETS, Keys, bucket_of, mix
+from rolemesh_embeddings.index import Index, Rows
+from rolemesh_embeddings.reserved import ALIGNED, Reserved
+
+__all__ = ["Store"]
+
+
+class Store:
+    """Rows with a key (column `keys`, int64) and other columns, each given as dtype and width (0: a scalar).
+
+    A column `changed` (int32) has the number of the update that changed a row last.
+    """
+
+    def __init__(self, columns: Mapping[str, tuple[Any, int]], most: int = 0) -> None:
+        """`most`: the maximum number of rows; 0: as many as twice this machine's memory would hold."""
+        columns = {"keys": (np.int64, 0), "changed": (np.int32, 0), **columns}
+        self.row_bytes = sum(np.dtype(kind).itemsize * (width or 1) for kind, width in columns.values())
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        self.most = min(most or 2 * memory // self.row_bytes, (1 << 31) - ALIGNED) + BUCKETS * ALIGNED
+        self._reserved = {name: Reserved(kind, width, self.most) for name, (kind, width) in columns.items()}
+        self.columns: dict[str, NDArray[Any]] = {name: each.array for name, each in self._reserved.items()}
+        self.index = Index(self.columns["keys"], self.most)
+        self._fresh: NDArray[Any] = Reserved(np.bool_, 0, self.most).array
+        self._lists: list[Rows] = []
+        self._end = 0
+        self._free: list[Rows] = []
+        self._gone: list[tuple[int, Keys]] = []
+
+    def __len__(self) -> int:
+        return int(self.index.counts.sum())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows, without the index."""
+        return len(self) * self.row_bytes
+
+    def find(self, keys: Keys) -> Rows:
+        """Return the row of each key, -1 for none."""
+        return self.index.find(keys)[0]
+
+    def insert(self, keys: Keys) -> Rows:
+        """Add rows for new, different keys, and return their numbers. The other columns are undefined."""
+        rows = self._allocate(len(keys))
+        self.columns["keys"][rows] = keys
+        self.index.add(rows)
+        return rows
+
+    def remove(self, rows: Rows, update: int) -> None:
+        """Remove rows in update number `update`."""
+        if not len(rows):
+            return
+        self._gone.append((update, self.columns["keys"][rows].copy()))
+        self.index.remove(rows)
+        kept = self.fresh()
+        self._fresh[rows] = False
+        self._lists = [kept[self._fresh[kept]]]
+        self._free.append(rows)
+
+    def touch(self, rows: Rows, update: int) -> None:
+        """Note that update number `update` has changed these different rows."""
+        self.columns["changed"][rows] = update
+        new = rows[~self._fresh[rows]]
+        self._fresh[new] = True
+        self._lists.append(new)
+
+    def fresh(self, since: int = -1) -> Rows:
+        """Return the rows that changed since `settled`, in a fixed order; if given, only since update `since`."""
+        if len(self._lists) != 1:
+            self._lists = [np.concatenate(self._lists)] if self._lists else [np.zeros(0, np.int64)]
+        rows = self._lists[0]
+        return rows if since < 0 else rows[self.columns["changed"][rows] > since]
+
+    def gone(self) -> Keys:
+        """Return the removed keys that `settled` has not forgotten."""
+        return np.concatenate([keys for _, keys in self._gone]) if self._gone else np.zeros(0, np.int64)
+
+    def settled(self, update: int) -> None:
+        """Forget which rows changed, and which keys went, up to update number `update`: they are in files."""
+        before = self.fresh()
+        kept = before[self.columns["changed"][before] > update]
+        self._fresh[before] = False
+        self._fresh[kept] = True
+        self._lists = [kept]
+        self._gone = [each for each in self._gone if each[0] > update]
+
+    def rows(self) -> Rows:
+        """Return all rows, ordered by key."""
+        found = [self.index.rows_of(bucket) for bucket in np.flatnonzero(self.index.counts).tolist()]
+        rows = np.concatenate(found) if found else np.zeros(0, np.int64)
+        return rows[np.argsort(self.columns["keys"][rows])]
+
+    # -------------------------------------------------------------------------------------- a new process takes rows
+
+    def map(self, file: int, offsets: Mapping[str, int], rows: int) -> int:
+        """Take `rows` rows from an open file without indexing them, and return the first one's number."""
+        start = -(-self._end // ALIGNED) * ALIGNED
+        self._reach(start + rows)
+        for name, column in self._reserved.items():
+            column.load(start, rows, file, offsets[name])
+        return start
+
+    def upsert(self, rows: Rows, gone: Keys, where: NDArray[np.bool_]) -> Rows:
+        """Forget the keys `gone`, then index those mapped `rows` that are in the buckets `where`, in place of older
+        ones.
+
+        Return the rows that are now indexed.
+        """
+        keys = gone[where[bucket_of(mix(gone))]]
+        found = self.find(keys)
+        self.index.remove(found[found >= 0])
+        keys = self.columns["keys"][rows]
+        rows = rows[where[bucket_of(mix(keys))]]
+        found, at = self.index.find(self.columns["keys"][rows])
+        known = found >= 0
+        self.index.point(at[known], rows[known])
+        self._free.append(found[known])
+        self.index.add(rows[~known])
+        return rows
+
+    def put(self, columns: Mapping[str, NDArray[Any]], gone: Keys, where: NDArray[np.bool_]) -> None:
+        """Take rows from memory as `upsert` does. They count as changed."""
+        count = len(columns["keys"])
+        start, rows = self._end, np.arange(self._end, self._end + count)
+        self._reach(start + count)
+        for name, column in self.columns.items():
+            column[start : start + count] = columns[name]
+        rows = self.upsert(rows, gone, where)
+        self._fresh[rows] = True
+        self._lists.append(rows)
+
+    def gone_updates(self) -> list[list[int]]:
+        """Return, for the keys that `gone` returns, the updates that removed them, and how many each removed."""
+        return [[update, len(keys)] for update, keys in self._gone]
+
+    def restore_gone(self, keys: Keys, updates: list[list[int]]) -> None:
+        """Take what `gone` and `gone_updates` returned in another process."""
+        for update, count in updates:
+            self._gone.append((update, np.array(keys[:count])))
+            keys = keys[count:]
+
+    def _allocate(self, count: int) -> Rows:
+        taken: list[Rows] = []
+        while self._free and count:
+            rows = self._free.pop()
+            taken.append(rows[:count])
+            if len(rows) > count:
+                self._free.append(rows[count:])
+            count -= len(taken[-1])
+        start = self._end
+        self._reach(start + count)
+        return np.concatenate([*taken, np.arange(start, start + count)])
+
+    def _reach(self, end: int) -> None:
+        if end > self.most:
+            raise RolemeshError(
+                f"a table has no room for more than {self.most:,} rows on this rank",
+                remedy="give the role more ranks, set the table's option `evict_after`, or a larger `most_rows`",
+            )
+        self._end = max(self._end, end)

@@ -1,0 +1,139 @@
+"""A table: rows that are looked up by key, and changed by gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rolemesh.api.context import stable_seed
+from rolemesh_embeddings.hashing import BUCKETS, Keys, drawn
+from rolemesh_embeddings.index import Rows
+from rolemesh_embeddings.options import TableOptions
+from rolemesh_embeddings.store import Store
+
+__all__ = ["Table", "summed"]
+
+Floats = NDArray[np.float32]
+
+
+class Table:
+    """The rows of a table on one rank. A key that has no row yet is looked up with the values with which it begins."""
+
+    def __init__(self, name: str, options: TableOptions, seed: int) -> None:
+        self.options = options
+        self._seed = stable_seed(seed, "table", name)
+        self._half = options.dtype == "bfloat16"
+        slots = self._slots = options.optimizer.slots()
+        columns: dict[str, tuple[Any, int]] = {"values": (np.uint16 if self._half else np.float32, options.dim)}
+        if slots:
+            columns["kept"] = (np.float32, slots * options.dim)
+        self.store = Store(columns, options.most_rows)
+        # Keys that have not been seen often enough for a row.
+        self.seen = Store({"times": (np.int32, 0)}, options.most_rows) if options.admit_after > 1 else None
+
+    def lookup(self, keys: Keys) -> tuple[Floats, int]:
+        """Return the values of different keys, float32 (keys, dim), and how many of them have a row."""
+        rows = self.store.find(keys)
+        known = rows >= 0
+        if known.all():
+            return self._values(rows), len(rows)
+        found = np.empty((len(keys), self.options.dim), np.float32)
+        found[known] = self._values(rows[known])
+        found[~known] = self._drawn(keys[~known])
+        return found, int(known.sum())
+
+    def update(self, keys: Keys, grads: Floats, update: int) -> int:
+        """Apply the gradients (keys, dim) of different keys in update number `update`, from 1. Return how many keys
+        were not admitted."""
+        rows = self.store.find(keys)
+        new = rows < 0
+        if new.any():
+            admitted = self._admitted(keys[new], update)
+            made = keys[new][admitted]
+            fresh = self.store.insert(made)
+            self._write(fresh, self._drawn(made))
+            if "kept" in self.store.columns:
+                kept = np.empty((len(made), self._slots * self.options.dim), np.float32)
+                self.options.optimizer.begin(kept)
+                self.store.columns["kept"][fresh] = kept
+            places = np.flatnonzero(new)
+            rows[places[admitted]] = fresh
+            if not admitted.all():
+                keep = rows >= 0
+                rows, grads = rows[keep], grads[keep]
+        values, optimizer = self._values(rows), self.options.optimizer
+        if "kept" in self.store.columns:
+            kept = self.store.columns["kept"][rows]
+            optimizer.step(values, kept.reshape(len(rows), self._slots, self.options.dim), grads, update)
+            self.store.columns["kept"][rows] = kept
+        else:
+            optimizer.step(values, np.empty((len(rows), 0, 0), np.float32), grads, update)
+        self._write(rows, values)
+        self.store.touch(rows, update)
+        return len(keys) - len(rows)
+
+    def evict(self, update: int) -> int:
+        """Remove old rows of the bucket whose turn it is. Return their number."""
+        removed = 0
+        if self.options.evict_after is not None:
+            for store in self.stores().values():
+                rows = store.index.rows_of(update % BUCKETS)
+                old = rows[store.columns["changed"][rows] < update - self.options.evict_after]
+                store.remove(old, update)
+                removed += len(old) if store is self.store else 0
+        return removed
+
+    def stores(self) -> dict[str, Store]:
+        """Return what the table is made of, by the end of its name."""
+        return {"": self.store} if self.seen is None else {"": self.store, "?": self.seen}
+
+    def _admitted(self, keys: Keys, update: int) -> NDArray[np.bool_]:
+        """Count that different keys without rows were seen. Return which of them have been seen often enough."""
+        if self.seen is None:
+            return np.ones(len(keys), np.bool_)
+        rows = self.seen.find(keys)
+        new = rows < 0
+        rows[new] = self.seen.insert(keys[new])
+        times = self.seen.columns["times"]
+        times[rows] = np.where(new, 1, times[rows] + 1)
+        self.seen.touch(rows, update)
+        enough: NDArray[np.bool_] = times[rows] >= self.options.admit_after
+        self.seen.remove(rows[enough], update)
+        return enough
+
+    def _drawn(self, keys: Keys) -> Floats:
+        options = self.options
+        found = drawn(keys, options.dim, self._seed, options.begin, options.scale)
+        return _wide(_narrow(found)) if self._half else found
+
+    def _values(self, rows: Rows) -> Floats:
+        found: NDArray[Any] = self.store.columns["values"][rows]
+        return _wide(found) if self._half else found
+
+    def _write(self, rows: Rows, values: Floats) -> None:
+        self.store.columns["values"][rows] = _narrow(values) if self._half else values
+
+
+def summed(keys: NDArray[Any], grads: Floats) -> tuple[Keys, Floats]:
+    """Return the different keys, ascending, and the sum of each one's gradients, in the order in which they came."""
+    keys = np.asarray(keys, np.int64)
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    first = np.ones(len(keys), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    if first.all():
+        return ordered, np.asarray(grads, np.float32)[order]
+    starts = np.flatnonzero(first)
+    return ordered[starts], np.add.reduceat(np.asarray(grads, np.float32)[order], starts, axis=0)
+
+
+def _narrow(values: Floats) -> NDArray[np.uint16]:
+    """Return bfloat16 as bits: the nearest ones, ties to even."""
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    return ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
+
+
+def _wide(bits: NDArray[np.uint16]) -> Floats:
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)

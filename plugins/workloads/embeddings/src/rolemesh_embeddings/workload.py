@@ -1,0 +1,252 @@
+"""The workload `embeddings`: operators for flows with a fixed lag, services for callers that do not wait for others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rolemesh.api.batch import Batch, Ragged
+from rolemesh.api.partition import Broadcast, Split
+from rolemesh.api.service import service
+from rolemesh.api.workload import RankContext, State, Workload, operator
+from rolemesh.errors import OptionsError, RolemeshError
+from rolemesh_embeddings.hashing import BUCKETS, Keys, bucket_of, mix, unique
+from rolemesh_embeddings.hottest import Hottest
+from rolemesh_embeddings.options import EmbeddingsOptions
+from rolemesh_embeddings.part import Part
+from rolemesh_embeddings.table import Table, summed
+
+__all__ = ["Embeddings"]
+
+SHOWN = 100
+"""Number of updates between two records of the hottest keys."""
+AT_ONCE = 256
+"""Maximum number of calls of a service that a rank answers together."""
+
+
+class Embeddings(Workload):
+    """Holds tables whose rows come into being when their key is first updated. Each rank has some buckets of keys."""
+
+    Options = EmbeddingsOptions
+    options: EmbeddingsOptions
+    deterministic = True
+
+    @classmethod
+    def check(cls, options: EmbeddingsOptions, world_size: int) -> None:
+        """See `Workload.check`."""
+        for name, table in options.tables.items():
+            if not name.isidentifier():
+                raise OptionsError(
+                    f"the table {name!r} is no column of a batch",
+                    where=f"tables.{name}",
+                    remedy="use letters, digits and _",
+                )
+            if table.dtype == "bfloat16" and table.optimizer.use == "ftrl":
+                raise OptionsError(
+                    "FTRL's weights do not fit bfloat16: the next update would see another weight than it has set",
+                    where=f"tables.{name}.dtype",
+                    remedy="use float32",
+                )
+            if table.dense_rows and (table.evict_after or table.admit_after > 1):
+                raise OptionsError(
+                    "rows that each lookup returns are neither admitted later nor evicted",
+                    where=f"tables.{name}.dense_rows",
+                    remedy="leave admit_after and evict_after out",
+                )
+        if world_size > BUCKETS // 2:
+            raise OptionsError(
+                f"keys are divided into {BUCKETS} buckets, too few for {world_size} ranks",
+                where="tables",
+                remedy=f"use at most {BUCKETS // 2} ranks",
+            )
+
+    def setup(self, ctx: RankContext) -> None:
+        """Make empty tables."""
+        self.ctx = ctx
+        tables = {name: Table(name, options, ctx.seed) for name, options in self.options.tables.items()}
+        folder = Path(ctx.run_dir, self.options.folder, ctx.role)
+        self.part = Part(tables, ctx.rank, ctx.world_size, folder, self.options.file_mb)
+        self._dense = {
+            name: keys[self._is_mine(keys)]
+            for name, table in self.options.tables.items()
+            for keys in [np.arange(table.dense_rows)]
+        }
+        self._hottest = {name: Hottest(self.options.hottest) for name in tables}
+        self._asked: list[tuple[dict[str, Any], asyncio.Future[Any]]] = []
+        self._pushed: list[tuple[str, int, dict[str, Any], asyncio.Future[Any]]] = []
+        self._restored_at = -1
+
+    def teardown(self) -> None:
+        """See `Workload.teardown`."""
+        self.part.close()
+
+    # ------------------------------------------------------------------------------------------- operators of a flow
+
+    @operator(keys=Broadcast(), returns=Split())
+    def lookup(self, keys: Batch) -> Batch:
+        """Return one row per rank: for each table `T` the columns `T_keys` (int64) and `T_values` (float32, dim), both
+        `Ragged`, and `updates`.
+
+        `keys` has a column of keys for tables: int64 arrays of any shape, or `Ragged`. Other columns are ignored. Keys
+        may be repeated.
+        """
+        found: dict[str, Any] = {"updates": np.array([self.part.updates])}
+        for name in self.part.tables:
+            wanted = self._mine(keys[name]) if name in keys else np.zeros(0, np.int64)
+            wanted = unique(np.concatenate([wanted, self._dense[name]]))
+            found |= {f"{name}_keys": _one(wanted), f"{name}_values": _one(self._looked_up(name, wanted))}
+        return Batch(found)
+
+    @operator(grads=Broadcast())
+    def update(self, grads: Batch) -> None:
+        """Add up the gradients of each key, and apply them once.
+
+        `grads` has for tables `T` the columns `T_keys` and `T_grads`, `Ragged` with one gradient (float32, dim) for
+        each key, as `EmbeddingClient.gradients` returns them; `updates`, if there is one, is that of the lookup.
+        """
+        given = {
+            name: (grads[f"{name}_keys"].values, grads[f"{name}_grads"].values)
+            for name in self.part.tables
+            if f"{name}_keys" in grads
+        }
+        if "updates" in grads and grads.rows:
+            self.ctx.metric(row_staleness=self.part.updates - int(np.min(grads["updates"])))
+        self._apply(given)
+
+    # -------------------------------------------------------------------------------------------------------- services
+
+    @service(concurrency=AT_ONCE)
+    async def fetch(self, keys: dict[str, Any]) -> dict[str, Any]:
+        """Return `rank`, `ranks`, `updates`, and for the tables in `keys` ``[keys, values]`` of this rank's keys."""
+        answer = asyncio.get_running_loop().create_future()
+        self._asked.append((keys, answer))
+        await asyncio.sleep(0)  # others that wait, too, come first
+        if not answer.done():
+            self._answer()
+        return dict(await answer)
+
+    @service(concurrency=AT_ONCE)
+    async def push(self, number: int, grads: dict[str, Any]) -> int:
+        """Apply the caller's update `number`, unless it has been applied. Return the number of updates of this rank.
+
+        `grads` has for tables ``[keys, gradients]``. Keys of other ranks are ignored.
+        """
+        by = self.ctx.called_by
+        caller = f"{by.role}/{by.rank}" if by is not None else "?"
+        answer = asyncio.get_running_loop().create_future()
+        self._pushed.append((caller, number, grads, answer))
+        await asyncio.sleep(0)
+        if not answer.done():
+            self._take()
+        return int(await answer)
+
+    @service
+    def applied(self) -> list[int]:
+        """Return the rank, the number of ranks, and the caller's last update that has been applied, -1 for none."""
+        by = self.ctx.called_by
+        last = self.part.callers.get(f"{by.role}/{by.rank}", -1) if by is not None else -1
+        return [self.ctx.rank, self.ctx.world_size, last]
+
+    def _answer(self) -> None:
+        """Answer all calls of `fetch` that wait, with one lookup for each table."""
+        asked, self._asked = self._asked, []
+        wanted = {
+            name: unique(np.concatenate([self._mine(keys[name]) for keys, _ in asked if name in keys]))
+            for name in self.part.tables
+            if any(name in keys for keys, _ in asked)
+        }
+        found = {name: self._looked_up(name, keys) for name, keys in wanted.items()}
+        for keys, answer in asked:
+            told: dict[str, Any] = {"rank": self.ctx.rank, "ranks": self.ctx.world_size, "updates": self.part.updates}
+            for name in keys:
+                own = unique(self._mine(keys[name]))
+                told[name] = [own, found[name][np.searchsorted(wanted[name], own)]]
+            if not answer.done():
+                answer.set_result(told)
+
+    def _take(self) -> None:
+        """Apply all updates that wait, as one."""
+        pushed, self._pushed = self._pushed, []
+        given: dict[str, list[Any]] = {}
+        for caller, number, grads, _ in pushed:
+            if number > self.part.callers.get(caller, -1):
+                self.part.callers[caller] = number
+                for name, pair in grads.items():
+                    given.setdefault(name, []).append(pair)
+        if given:
+            self._apply(
+                {
+                    name: tuple(np.concatenate(each) for each in zip(*pairs, strict=True))
+                    for name, pairs in given.items()
+                }
+            )
+        for *_, answer in pushed:
+            if not answer.done():
+                answer.set_result(self.part.updates)
+
+    # ----------------------------------------------------------------------------------------------------------- both
+
+    def _is_mine(self, keys: Keys) -> NDArray[np.bool_]:
+        mine: NDArray[np.bool_] = self.part.mine[bucket_of(mix(keys))]
+        return mine
+
+    def _mine(self, keys: Any) -> Keys:
+        flat = np.asarray(keys.values if isinstance(keys, Ragged) else keys, np.int64).reshape(-1)
+        return flat[self._is_mine(flat)]
+
+    def _looked_up(self, name: str, keys: Keys) -> NDArray[np.float32]:
+        values, known = self.part.tables[name].lookup(keys)
+        self.ctx.count(keys_looked_up=len(keys))
+        if len(keys):
+            self.ctx.metric(hit_rate=known / len(keys))
+        return values
+
+    def _apply(self, given: Mapping[str, Any]) -> None:
+        part = self.part
+        part.updates += 1
+        for name, (keys, grads) in given.items():
+            table = part.tables.get(name)
+            if table is None:
+                raise RolemeshError(f"there is no table {name!r}", remedy=f"the tables are {', '.join(part.tables)}")
+            keys = np.asarray(keys, np.int64)
+            grads = np.asarray(grads, np.float32).reshape(len(keys), -1)
+            if len(keys) and grads.shape[1] != table.options.dim:
+                raise RolemeshError(
+                    f"gradients for the table {name!r} have {grads.shape[1]} values",
+                    remedy=f"it has {table.options.dim}",
+                )
+            own = self._is_mine(keys)
+            different, sums = summed(keys[own], grads[own])
+            refused = table.update(different, sums, part.updates)
+            self._hottest[name].add(different)
+            self.ctx.count(keys_updated=len(different), keys_not_admitted=refused)
+        for name, table in part.tables.items():
+            self.ctx.count(rows_evicted=table.evict(part.updates))
+            self.ctx.count(**{f"rows_{name}": len(table.store), f"bytes_{name}": table.store.nbytes})
+            if self.options.hottest and part.updates % SHOWN == 0:
+                self.ctx.record(**{f"hottest {name} {self.ctx.role}/{self.ctx.rank}": self._hottest[name].top()})
+        part.finished()
+
+    # ---------------------------------------------------------------------------------------------------------- state
+
+    def snapshot(self) -> State:
+        """See `Workload.snapshot`."""
+        return self.part.state(self.ctx.step)
+
+    def restore(self, state: State) -> None:
+        """See `Workload.restore`."""
+        self.part.restore(state)
+
+    def persisted(self, step: int) -> None:
+        """See `Workload.persisted`. Remove files that no checkpoint from now on needs."""
+        self.part.persisted(step)
+
+
+def _one(values: NDArray[Any]) -> Ragged:
+    """Return one row with all `values`."""
+    return Ragged(values, np.array([0, len(values)]))

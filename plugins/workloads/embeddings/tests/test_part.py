@@ -1,0 +1,95 @@
+"""The state of a rank: files, changed rows, other numbers of ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rolemesh.api.batch import Gathered
+from rolemesh_checkpoint.reshard import reshard
+from rolemesh_embeddings.hashing import bucket_of, mix
+from rolemesh_embeddings.options import TableOptions
+from rolemesh_embeddings.part import Part
+from rolemesh_embeddings.table import Table
+from rolemesh_runtime.digest import digest
+
+OPTIONS = TableOptions(dim=4, evict_after=40, admit_after=2)
+
+
+def part(folder: Path, rank: int = 0, ranks: int = 1) -> Part:
+    return Part({"t": Table("t", OPTIONS, 0)}, rank, ranks, folder, file_mb=0.02)
+
+
+def learn(parts: list[Part], first: int, last: int) -> None:
+    for update in range(first, last):
+        rng = np.random.default_rng(update)
+        keys = np.unique(rng.integers(0, 3000, 300))
+        grads = rng.normal(size=(len(keys), 4)).astype(np.float32)
+        for each in parts:
+            own = each.mine[bucket_of(mix(keys))]
+            each.updates = update
+            each.tables["t"].update(keys[own], grads[own], update)
+            each.tables["t"].evict(update)
+            each.finished()
+
+
+def content(parts: list[Part]) -> dict[int, Any]:
+    found: dict[int, Any] = {}
+    for each in parts:
+        store = each.tables["t"].store
+        rows = store.rows()
+        columns = [store.columns[name][rows].tolist() for name in ("keys", "changed", "values", "kept")]
+        found |= {row[0]: row for row in zip(*columns, strict=True)}
+    return found
+
+
+def test_a_restored_part_continues_with_the_same_bits(tmp_path: Path) -> None:
+    """At any update, also between a file and the next: rows, evicted keys, and the digest of the state."""
+    whole = part(tmp_path / "whole")
+    states = {}
+    for update in range(1, 120):
+        learn([whole], update, update + 1)
+        states[update] = digest(whole.state(update))
+    assert whole.wrote > 0
+    lives = [part(tmp_path / "killed")]
+    learn(lives, 1, 30)
+    for stop in (47, 48, 49, 90, 120):
+        state = lives[0].state(0)
+        lives = [part(tmp_path / "killed")]
+        lives[0].restore(state)
+        learn(lives, lives[0].updates + 1, stop)
+        assert digest(lives[0].state(0)) == states[stop - 1], stop
+    assert content(lives) == content([whole])
+
+
+def test_other_numbers_of_ranks_keep_every_row(tmp_path: Path) -> None:
+    """2 → 3 → 1 → 2, while updates go on between."""
+    alone = part(tmp_path / "alone")
+    learn([alone], 1, 130)
+    parts, at = [part(tmp_path / "many", rank, 2) for rank in range(2)], 1
+    for ranks, until in ((3, 40), (1, 75), (2, 101)):
+        learn(parts, at, until)
+        at = until
+        states = [each.state(until) for each in parts]
+        parts = [part(tmp_path / "many", rank, ranks) for rank in range(ranks)]
+        for each in parts:
+            each.restore(reshard(states, {"part": Gathered()}))
+    learn(parts, at, 130)
+    assert content(parts) == content([alone])
+
+
+def test_files_that_no_state_needs_are_removed(tmp_path: Path) -> None:
+    whole = part(tmp_path)
+    most = 0
+    for update in range(1, 400):
+        learn([whole], update, update + 1)
+        whole.state(update)
+        whole.persisted(update - 3)
+        most = max(most, len(list(tmp_path.glob("*/*"))))
+    assert whole.wrote > 40 * 20_000
+    assert 3 < most < 40
+    again = part(tmp_path)
+    again.restore(whole.state(400))
+    assert content([again]) == content([whole])
