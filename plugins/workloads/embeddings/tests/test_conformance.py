@@ -31,5 +31,5 @@ class TestEmbeddings(WorkloadConformance):
             grads |= {f"{name}_keys": Ragged(given, places), f"{name}_grads": Ragged(values + 1, places)}
         role.update(grads=Batch(grads))
 
-    @override("rows come grouped by rank, and a client orders them by key; test_jobs.py compares what is learned")
+    @override("rows come grouped by rank, and a client orders them by key; test_servers.py compares what is learned")
     def test_the_world_size_does_not_change_results(self) -> None: ...

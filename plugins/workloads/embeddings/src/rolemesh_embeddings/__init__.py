@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rolemesh_embeddings.options import EmbeddingsOptions, TableOptions
+from rolemesh_embeddings.servers import Servers
 from rolemesh_embeddings.workload import Embeddings
 
 if TYPE_CHECKING:
     from rolemesh_embeddings.client import EmbeddingClient
 
-__all__ = ["EmbeddingClient", "Embeddings", "EmbeddingsOptions", "TableOptions"]
+__all__ = ["EmbeddingClient", "Embeddings", "EmbeddingsOptions", "Servers", "TableOptions"]
 
 
 def __getattr__(name: str) -> Any:

@@ -122,7 +122,7 @@ class Embeddings(Workload):
 
     @service(concurrency=AT_ONCE)
     async def fetch(self, keys: dict[str, Any]) -> dict[str, Any]:
-        """Return `rank`, `ranks`, `updates`, and for the tables in `keys` ``[keys, values]`` of this rank's keys."""
+        """Return `updates`, and this rank's ``[keys, values]`` for the tables in `keys` and those with `dense_rows`."""
         answer = asyncio.get_running_loop().create_future()
         self._asked.append((keys, answer))
         await asyncio.sleep(0)  # others that wait, too, come first
@@ -156,16 +156,18 @@ class Embeddings(Workload):
         """Answer all calls of `fetch` that wait, with one lookup for each table."""
         asked, self._asked = self._asked, []
         wanted = {
-            name: unique(np.concatenate([self._mine(keys[name]) for keys, _ in asked if name in keys]))
+            name: unique(
+                np.concatenate([self._dense[name], *(self._mine(keys[name]) for keys, _ in asked if name in keys)])
+            )
             for name in self.part.tables
-            if any(name in keys for keys, _ in asked)
         }
         found = {name: self._looked_up(name, keys) for name, keys in wanted.items()}
         for keys, answer in asked:
-            told: dict[str, Any] = {"rank": self.ctx.rank, "ranks": self.ctx.world_size, "updates": self.part.updates}
-            for name in keys:
-                own = unique(self._mine(keys[name]))
-                told[name] = [own, found[name][np.searchsorted(wanted[name], own)]]
+            told: dict[str, Any] = {"updates": self.part.updates}
+            for name, dense in self._dense.items():
+                if name in keys or len(dense):
+                    own = unique(np.concatenate([dense, self._mine(keys.get(name, np.zeros(0, np.int64)))]))
+                    told[name] = [own, found[name][np.searchsorted(wanted[name], own)]]
             if not answer.done():
                 answer.set_result(told)
 

@@ -1,0 +1,131 @@
+"""Calls of an operator to all ranks of a role `embeddings`: lookups and updates that wait for no step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rolemesh.api.batch import Batch, Ragged
+from rolemesh.api.context import RankContext
+from rolemesh.api.service import SessionLostError
+from rolemesh_embeddings.hashing import BUCKETS, Keys, bucket_of, mix, rank_of_bucket
+
+__all__ = ["Servers"]
+
+T = TypeVar("T")
+REMEMBERED = 4096
+"""Number of applied updates of each rank that a caller remembers, to count those that a dead rank has lost."""
+AGAIN_S = 0.05
+"""Seconds between attempts to find a rank that restarts."""
+IN_STEP = 1_000_000
+"""Maximum number of updates of a caller in a step."""
+
+
+class Servers:
+    """The ranks of `role`, for an ``async def`` operator whose flow says ``calls=[job.ROLE]``.
+
+    If a rank dies, the call waits for its next life. The metric
+    `updates_lost` counts the updates that it lost, unless the caller has died, too.
+    """
+
+    def __init__(self, ctx: RankContext, role: str) -> None:
+        self._ctx, self._role = ctx, role
+        self._sessions: dict[int, str] = {}
+        self._rank_of = np.zeros(BUCKETS, np.int64)
+        self._applied: dict[int, deque[int]] = {}
+        self._step, self._count = -1, 0
+
+    async def fetch(self, keys: Mapping[str, Any]) -> Batch:
+        """Return the rows of `keys`, which are arrays by table, in the form of the operator `lookup`."""
+        flat = {
+            name: np.asarray(each.values if isinstance(each, Ragged) else each, np.int64).reshape(-1)
+            for name, each in keys.items()
+        }
+
+        async def ask(rank: int, session: str) -> Any:
+            mine = {name: each[self._is_at(each, rank)] for name, each in flat.items()}
+            return await self._ctx.call(self._role, "fetch", mine, session=session)
+
+        answers = await self._all(ask)
+        found: dict[str, Any] = {"updates": np.array([each["updates"] for each in answers])}
+        for name in answers[0]:
+            if name != "updates":
+                places = np.cumsum([0, *(len(each[name][0]) for each in answers)])
+                found[f"{name}_keys"] = Ragged(np.concatenate([each[name][0] for each in answers]), places)
+                found[f"{name}_values"] = Ragged(np.concatenate([each[name][1] for each in answers]), places)
+        return Batch(found)
+
+    async def ahead(self, parts: Sequence[Mapping[str, Any]]) -> AsyncIterator[Batch]:
+        """Yield the rows of each part, and look up those of the next part meanwhile."""
+        task = asyncio.ensure_future(self.fetch(parts[0])) if parts else None
+        for number in range(len(parts)):
+            assert task is not None
+            rows = await task
+            if number + 1 < len(parts):
+                task = asyncio.ensure_future(self.fetch(parts[number + 1]))
+                await asyncio.sleep(0)
+            yield rows
+
+    async def push(self, grads: Batch) -> None:
+        """Apply gradients, in the form of the operator `update`. A step that is repeated applies none twice."""
+        if self._ctx.step != self._step:
+            self._step, self._count = self._ctx.step, 0
+        self._count += 1
+        number = self._step * IN_STEP + self._count
+        names = [column.removesuffix("_keys") for column in grads if column.endswith("_keys")]
+        given = {name: (grads[f"{name}_keys"].values, grads[f"{name}_grads"].values) for name in names}
+
+        async def send(rank: int, session: str) -> None:
+            own = {name: self._is_at(keys, rank) for name, (keys, _) in given.items()}
+            mine = {name: [keys[own[name]], values[own[name]]] for name, (keys, values) in given.items()}
+            await self._ctx.call(self._role, "push", number, mine, session=session)
+            done = self._applied.setdefault(rank, deque(maxlen=REMEMBERED))
+            if not done or done[-1] < number:
+                done.append(number)
+
+        await self._all(send)
+
+    def _is_at(self, keys: Keys, rank: int) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = self._rank_of[bucket_of(mix(keys))] == rank
+        return found
+
+    async def _all(self, ask: Callable[[int, str], Awaitable[T]]) -> list[T]:
+        """Return the answers of all ranks. Ask all again if a session is lost."""
+        while True:
+            if not self._sessions:
+                await self._connect()
+            asked = (ask(rank, session) for rank, session in sorted(self._sessions.items()))
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+            wrong = [each for each in answers if isinstance(each, BaseException)]
+            for each in wrong:
+                if not isinstance(each, SessionLostError):
+                    raise each
+            if not wrong:
+                return answers  # type: ignore[return-value]
+            self._sessions = {}
+
+    async def _connect(self) -> None:
+        """Begin sessions until there is one with each rank."""
+        while True:
+            session = self._ctx.session(self._role)
+            try:
+                rank, ranks, last = await self._ctx.call(self._role, "applied", session=session)
+            except SessionLostError:
+                continue
+            if rank in self._sessions:
+                await asyncio.sleep(AGAIN_S)
+                continue
+            self._sessions[rank] = session
+            done = self._applied.get(rank, ())
+            lost = [number for number in done if number > last]
+            if lost:
+                self._ctx.count(updates_lost=len(lost))
+                self._applied[rank] = deque((number for number in done if number <= last), maxlen=REMEMBERED)
+            if len(self._sessions) == ranks:
+                self._rank_of = np.array([rank_of_bucket(bucket, ranks) for bucket in range(BUCKETS)])
+                return
