@@ -78,6 +78,14 @@ def test_other_numbers_of_ranks_keep_every_row(tmp_path: Path) -> None:
             each.restore(reshard(states, {"part": Gathered()}))
     learn(parts, at, 130)
     assert content(parts) == content([alone])
+    states = [each.state(130) for each in parts]
+    for each in parts:
+        each.persisted(130)
+    assert {path.name for path in (tmp_path / "many").iterdir()} == {"0-of-2", "1-of-2"}
+    again = [part(tmp_path / "many", rank, 2) for rank in range(2)]
+    for each, state in zip(again, states, strict=True):
+        each.restore(state)
+    assert content(again) == content([alone])
 
 
 def test_files_that_no_state_needs_are_removed(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ class Part:
         self._syncing: threading.Thread | None = None
         self._error: Exception | None = None
         self._kept: dict[int, set[str]] = {}
+        self._first = 1 << 62
         self.wrote = 0
 
     # ------------------------------------------------------------------------------------------------------ updates
@@ -143,6 +144,7 @@ class Part:
         found[f"{self._label}/about"] = _padded(np.frombuffer(text, np.uint8), np.arange(len(text)), fill=ord(" "))
         needed = {each.name for each in self._files} | ({self._pending.name} if self._pending else set())
         self._kept[step] = needed
+        self._first = min(self._first, step)
         return {"part": found}
 
     def restore(self, state: State) -> None:
@@ -161,9 +163,9 @@ class Part:
                 self._restore(label, about, given, where)
         pending = parts[self._label]["pending"] if list(parts) == [self._label] else None
         # Without the file nothing is lost: its rows are still in the state, and another file follows.
-        if pending is not None and (self._own / pending[0]).exists():
+        if pending is not None and (path := self._take(pending[0])) is not None:
             self._pending, self._turns = Named(*pending[:2]), pending[2]
-            self._syncing = threading.Thread(target=self._sync, args=(self._own / pending[0],), daemon=True)
+            self._syncing = threading.Thread(target=self._sync, args=(path,), daemon=True)
             self._syncing.start()
 
     def _restore(self, label: str, about: Any, given: Mapping[str, Any], where: NDArray[np.bool_]) -> None:
@@ -195,13 +197,23 @@ class Part:
             store.restore_gone(gone, stamps)
 
     def _found(self, name: str) -> Path:
-        """Return the path of a file in this rank's own folder. Take it from where it is, if need be."""
+        path = self._take(name)
+        if path is None:
+            raise RolemeshError(
+                f"the state names the file {name}, which is in none of the ranks' folders",
+                where=", ".join(map(str, (self._top, *self._elsewhere))),
+                remedy="set the option `folder` to the folder of the earlier run; several nodes must share it",
+            )
+        return path
+
+    def _take(self, name: str) -> Path | None:
+        """Return the path of a file in this rank's own folder, after a link or a copy from elsewhere if need be."""
         path = self._own / name
         if path.exists():
             return path
-        self._own.mkdir(parents=True, exist_ok=True)
         for top in (self._top, *self._elsewhere):
             for found in sorted(top.glob(f"*/{name}")):
+                self._own.mkdir(parents=True, exist_ok=True)
                 beside = path.with_name(f".{name}.{os.getpid()}")
                 try:
                     os.link(found, beside)
@@ -211,14 +223,17 @@ class Part:
                         os.fsync(file.fileno())
                 beside.rename(path)
                 return path
-        raise RolemeshError(
-            f"the state names the file {name}, which is in none of the ranks' folders",
-            where=", ".join(map(str, (self._top, *self._elsewhere))),
-            remedy="set the option `folder` to the folder of the earlier run; several nodes must share it",
-        )
+        return None
 
     def persisted(self, step: int) -> None:
-        """Remove the files that no state from `step` on names."""
+        """Remove the files that no state from `step` on names, and those of other numbers of ranks.
+
+        A checkpoint that this life has made shows that all ranks have taken their files.
+        """
+        if self.rank == 0 and step >= self._first and self._top.is_dir():
+            for folder in self._top.iterdir():
+                if not folder.name.endswith(f"-of-{self.ranks}"):
+                    shutil.rmtree(folder, ignore_errors=True)
         self._kept = {each: names for each, names in self._kept.items() if each >= step}
         if not self._kept:
             return
@@ -228,13 +243,6 @@ class Part:
             for path in self._own.iterdir():
                 if path.name not in needed:
                     path.unlink(missing_ok=True)
-
-    def forget_other_layouts(self) -> None:
-        """Remove the folders of other numbers of ranks: a checkpoint of this one is complete."""
-        if self.rank == 0 and self._top.is_dir():
-            for folder in self._top.iterdir():
-                if not folder.name.endswith(f"-of-{self.ranks}"):
-                    shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> None:
         """Wait for the file that is being written."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,8 @@ class Embeddings(Workload):
         self.ctx = ctx
         tables = {name: Table(name, options, ctx.seed) for name, options in self.options.tables.items()}
         folder = Path(ctx.run_dir, self.options.folder, ctx.role)
-        self.part = Part(tables, ctx.rank, ctx.world_size, folder, self.options.file_mb)
+        earlier = [origin / self.options.folder / ctx.role for origin in _resumed(ctx.run_dir)]
+        self.part = Part(tables, ctx.rank, ctx.world_size, folder, self.options.file_mb, earlier)
         self._dense = {
             name: keys[self._is_mine(keys)]
             for name, table in self.options.tables.items()
@@ -247,6 +249,15 @@ class Embeddings(Workload):
     def persisted(self, step: int) -> None:
         """See `Workload.persisted`. Remove files that no checkpoint from now on needs."""
         self.part.persisted(step)
+
+
+def _resumed(run_dir: Path) -> list[Path]:
+    """Return the folder of the run that this one resumes, if any."""
+    try:
+        origin = json.loads((run_dir / "run.json").read_text()).get("origin")
+    except (OSError, ValueError):
+        return []
+    return [Path(origin).parents[1]] if origin else []
 
 
 def _one(values: NDArray[Any]) -> Ragged:
