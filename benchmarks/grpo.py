@@ -13,7 +13,7 @@ from benchmarks.inline_grpo import GRPO
 from benchmarks.report import Report, ratios
 from benchmarks.running import ROOT, BenchmarkError, run_job
 
-COMMON = ("roles.data.options.eval_size=2", "observers=[]")
+COMMON = ("roles.data.options.held_out=2", "observers=[]")
 ALONE = ("roles.trainer.world_size=1", "roles.trainer.resources.cpu=2", "roles.rollout.options.threads=2")
 BESIDE = ("roles.trainer.world_size=1", "roles.trainer.resources.cpu=1", "roles.rollout.options.threads=1")
 

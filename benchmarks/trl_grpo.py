@@ -7,7 +7,6 @@ GENERATION is `transformers`, or `vllm` for vLLM in the same process. Prints a J
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 import time
@@ -29,22 +28,14 @@ def main(steps: int, generation: str) -> dict[str, list[float]]:
 
     from rolemesh import RankContext
     from rolemesh.job.prepared import prepare
-    from rolemesh_reasoning_gym import ReasoningGymData
-    from rolemesh_reasoning_gym.tasks import make_dataset
 
     fingerprint.Hasher.hash = classmethod(lambda cls, value: uuid.uuid4().hex)  # dill cannot read pyarrow's classes
-    prepared = prepare(GRPO, [f"steps={steps}", "roles.data.options.eval_size=2"])
+    prepared = prepare(GRPO, [f"steps={steps}", "roles.data.options.held_out=2"])
     options = {name: role.options for name, role in prepared.selection.roles.items()}
     data, rollout, trainer = options["data"], options["rollout"], options["trainer"]
-    os.environ.update(ReasoningGymData.env)
-    role = ReasoningGymData(data)
-    role.setup(RankContext(seed=prepared.job.spec.seed, steps=steps))
+    role = prepared.selection.roles["data"].cls(data)
+    role.setup(RankContext(seed=prepared.job.spec.seed, steps=steps, base=prepared.job.base))
     batches = [role.next() for _ in range(steps)]
-    judge = make_dataset(data.task, data.config, seed=0, size=1)
-
-    def right(completions: Any, entry: Any, **columns: Any) -> list[float]:
-        texts = [completion[0]["content"].strip() for completion in completions]
-        return [judge.score_answer(text, each) for text, each in zip(texts, map(json.loads, entry), strict=True)]
 
     class Clock(TrainerCallback):
         """Reads both clocks at the end of each step."""
@@ -66,11 +57,11 @@ def main(steps: int, generation: str) -> dict[str, list[float]]:
     rows = data.prompts_per_step * rollout.samples
     given = GRPOTrainer(
         model=str(Path(prepared.job.base, trainer.model)),
-        reward_funcs=right,
+        reward_funcs=options["reward"].functions[0].use.resolve(),  # the others have no weight
         train_dataset=Dataset.from_dict(
             {
                 "prompt": [chat for batch in batches for chat in batch["messages"]],
-                "entry": [json.dumps(entry) for batch in batches for entry in batch["entry"]],
+                "answer": [row["answer"] for batch in batches for row in batch["row"]],
             }
         ),
         callbacks=[clock := Clock()],

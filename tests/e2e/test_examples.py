@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 SMALL_GRPO = (
     "steps=3",
     "roles.data.options.prompts_per_step=3",
-    "roles.data.options.eval_size=2",
+    "roles.data.options.held_out=2",
     "roles.rollout.options.samples=4",
     "roles.trainer.options.warmup_steps=1",
 )
@@ -161,8 +161,8 @@ def test_grpo_on_the_real_model_is_on_policy(grpo: Example) -> None:
     assert all(0.0 <= line["reward"] <= 1.0 for line in metrics)
     assert all(line["logprob_diff"] < 1e-4 for line in metrics), [line["logprob_diff"] for line in metrics]
     assert [line["operators"]["trainer.train"]["staleness"] for line in metrics] == [0.0, 0.0, 0.0]
-    assert "eval_accuracy" in metrics[0]
-    assert "eval_accuracy" in metrics[-1]
+    assert "eval_reward_correct" in metrics[0]
+    assert "eval_reward_correct" in metrics[-1]
     assert metrics[0]["records"]["eval_answers"]
     assert (job.run_dir / "reward.png").stat().st_size > 1000
     assert not leftovers(job.ids())
@@ -190,7 +190,7 @@ def test_the_command_that_status_names_exports_a_model_that_transformers_loads(g
 def test_asynchronous_grpo_trains_rows_that_are_at_most_two_updates_old(example: Any, smollm2: Path) -> None:
     assert (smollm2 / "config.json").exists()
     job = example("async-grpo")
-    done = job.run("steps=7", *SMALL_GRPO[1:])
+    done = job.run("steps=7", "roles.data.options.prompts_per_step=3", *FEW_QUESTIONS, *SMALL_GRPO[3:])
     assert done.returncode == 0, done.stdout + done.stderr
     trained = [line["operators"]["trainer.train"] for line in job.metrics()]
     assert max(line["staleness"] for line in trained) <= 2
@@ -298,7 +298,7 @@ def test_grpo_ends_with_the_same_weights_though_the_engine_and_then_a_trainer_ar
     assert [r["level"] for r in job.result()["recoveries"]] == ["process", "process"]
     assert job.result()["state_sha256"] == grpo.result()["state_sha256"]
     for line, other in zip(job.metrics(), grpo.metrics(), strict=True):
-        for name in ("reward", "logprob_diff", "eval_accuracy", "completion_length"):
+        for name in ("reward", "logprob_diff", "eval_reward_correct", "completion_length"):
             assert line.get(name) == other.get(name), (line["step"], name)
 
 

@@ -75,7 +75,7 @@ failover: [{{use: process, options: {{max_attempts: {attempts}}}}}]
 plugins: {{extensions: [{{use: recorder, options: {{rows: {{source.make: 1}}}}}}]}}
 """
 FEW = ("roles.trainer.options.warmup_steps=1",)
-GRPO = (*FEW, "steps=3", "roles.data.options.prompts_per_step=3", "roles.data.options.eval_size=2")
+GRPO = (*FEW, "steps=3", "roles.data.options.prompts_per_step=3", "roles.data.options.held_out=2")
 TALKS = (
     *FEW,
     "steps=3",
