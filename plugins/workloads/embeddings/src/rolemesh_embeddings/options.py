@@ -41,6 +41,6 @@ class EmbeddingsOptions(BaseModel, extra="forbid"):
         description="where files with rows are, relative to the run's folder, shared by all nodes",
     )
     file_mb: float = Field(
-        4.0, gt=0, description="changed rows, in 10^6 bytes, from which a file is written; more for large tables"
+        16.0, gt=0, description="changed rows, in 10^6 bytes, from which a file is written; more for large tables"
     )
     hottest: int = Field(10, ge=0, description="number of the hottest keys that metrics show every 100 updates")
