@@ -61,6 +61,8 @@ class Facts:
         self.events, self.metrics = lines(path / "events.jsonl"), self._once(lines(path / "metrics.jsonl"))
         self.records: dict[Rank, list[Json]] = {}
         self.rows: list[Json] = []
+        for role, size in json.loads((path / "run.json").read_text())["roles"].items():
+            self.records |= {(role, rank): [] for rank in range(size)}
         for folder in sorted((path / "record").iterdir()):
             role, _, number = folder.name.rpartition("-")
             if number.isdecimal():
@@ -100,14 +102,24 @@ class Facts:
     @property
     def sizes(self) -> dict[str, int]:
         """The number of ranks of each role, in the order of the flow."""
-        ranks = {(each["data"]["role"], each["data"]["rank"]) for each in self.of_kind("rank_up")}
-        return {role: sum(one == role for one, _ in ranks) for role in self.flow["sizes"]}
+        return {role: sum(one == role for one, _ in self.records) for role in self.flow["sizes"]}
 
     @property
     def restarts(self) -> Counter[str]:
         """How often each rank was started again, also if that process did not come up."""
         ranks = [rank for each in self.of_kind("recovery_launched") for rank in each["data"]["ranks"]]
         return Counter(f"{rank['role']}/{rank['rank']}" for rank in ranks)
+
+    @property
+    def starts(self) -> Counter[str]:
+        """How many processes of each rank came up."""
+        return Counter(f"{each['data']['role']}/{each['data']['rank']}" for each in self.of_kind("rank_up"))
+
+    def end(self, rank: str) -> str:
+        """How a rank ended, by its last event of these kinds."""
+        ends = {"rank_up": "stopped", "rank_done": "done", "failure": "failed", "hang": "failed"}
+        told = [(event["kind"], event["data"].get("failure", event["data"])) for event in self.of_kind(*ends)]
+        return [ends[kind] for kind, data in told if f"{data['role']}/{data['rank']}" == rank][-1]
 
     @property
     def placement(self) -> dict[str, dict[str, tuple[int, int]]]:

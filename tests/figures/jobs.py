@@ -100,9 +100,8 @@ JOBS: dict[str, tuple[str, ...]] = {
 """The arguments of each job."""
 FOLDERS = {"async": "agent"}
 """The example of a job, if it has another name."""
-CHEAP = ("pipeline",)
-"""Jobs without a model whose roles all have a record. Those of `failed` may end before they have one, and then some
-views say nothing where the judge says 0."""
+CHEAP = ("pipeline", "failed")
+"""Jobs without a model, which are written here."""
 
 
 @dataclass

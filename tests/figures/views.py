@@ -472,7 +472,13 @@ def top(seen: Compared) -> None:
     for each in found["ranks"]:
         role, _, rank = each["rank"].rpartition("/")
         spent, wall, _ = facts.spent((role, int(rank)), since, until)
+        seen.same(f"{each['rank']}: state", each["state"], facts.end(each["rank"]))
+        pids = [event["data"]["pid"] for event in facts.of_kind("rank_up") if ref_of(event["data"]) == each["rank"]]
+        heads = [line["pid"] for line in facts.records[role, int(rank)] if line["k"] == "head"]
+        seen.same(f"{each['rank']}: pid", each["pid"], (heads or pids)[-1])
+        seen.same(f"{each['rank']}: restarts", each["restarts"], facts.restarts[each["rank"]])
         if not wall:
+            seen.same(f"{each['rank']}: nothing", (each["computing"], each["waiting"], each["rest"]), (0.0, 0.0, 0.0))
             continue
         names = ("computing", "serving")
         working = sum(spent.get(name, 0.0) for name in names) / wall
@@ -482,10 +488,7 @@ def top(seen: Compared) -> None:
         seen.same(f"{each['rank']}: computing", each["computing"], working)
         seen.same(f"{each['rank']}: waiting", each["waiting"], waiting)
         seen.same(f"{each['rank']}: rest", each["rest"], max(0.0, 1 - working - waiting), within=1e-6)
-        seen.same(f"{each['rank']}: restarts", each["restarts"], facts.restarts[each["rank"]])
         seen.same(f"{each['rank']}: step", each["step"], facts.accounts((role, int(rank)))[-1]["step"])
-        head = [line for line in facts.records[role, int(rank)] if line["k"] == "head"][-1]
-        seen.same(f"{each['rank']}: pid", each["pid"], head["pid"])
     for each, edge in zip(found["edges"], facts.flow["edges"], strict=True):
         waits, blocked = facts.waits(edge, since, until)
         seen.same(f"{each['edge']}: waits", each["waiting"], waits)
@@ -497,6 +500,10 @@ def top(seen: Compared) -> None:
         seen.same(f"{each['name']}: value", each["value"], points[-1][2])
     frame = seen.verb("top", seen.ended.name, "--once")
     seen.same("text", f"{facts.steps[0]} of" in frame or facts.steps[1] is None, True)
+
+
+def ref_of(data: dict[str, Any]) -> str:
+    return f"{data['role']}/{data['rank']}"
 
 
 def report(seen: Compared) -> None:
@@ -556,9 +563,13 @@ def sql(seen: Compared) -> None:
         found: list[dict[str, Any]] = json.loads(seen.verb("sql", seen.ended.name, query, "--format", "json"))
         return found
 
-    for row in answers("select role, rank, sum(computing_s) computing, sum(waiting_s) waiting, sum(saving_s) saving, "
-                       "sum(idle_s) idle, sum(wall_s) wall, sum(steps) steps, count(*) starts, max(last_step) last "
-                       "from ranks group by role, rank"):  # fmt: skip
+    found_ranks = answers(
+        "select role, rank, sum(computing_s) computing, sum(waiting_s) waiting, sum(saving_s) saving, "
+        "sum(idle_s) idle, sum(wall_s) wall, sum(steps) steps, count(*) starts, max(last_step) last "
+        "from ranks group by role, rank"
+    )
+    seen.same("ranks", sorted((row["role"], row["rank"]) for row in found_ranks), sorted(facts.records))
+    for row in found_ranks:
         rank = row["role"], row["rank"]
         spent: Counter[str] = Counter()
         for line in facts.accounts(rank):
@@ -568,9 +579,8 @@ def sql(seen: Compared) -> None:
             seen.same(f"{rank} {name}", row[name], spent[name] / 1e6)
         seen.same(f"{rank} wall", row["wall"], sum(line["d"] for line in facts.accounts(rank)) / 1e6)
         seen.same(f"{rank} steps", row["steps"], sum(line["steps"] for line in facts.accounts(rank)))
-        seen.same(f"{rank} last", row["last"], max(line["step"] for line in facts.accounts(rank)))
-        heads = {(line["generation"], line["pid"]) for line in facts.records[rank] if line["k"] == "head"}
-        seen.same(f"{rank} starts", row["starts"], len(heads))
+        seen.same(f"{rank} last", row["last"], max((line["step"] for line in facts.accounts(rank)), default=None))
+        seen.same(f"{rank} starts", row["starts"], facts.starts[f"{rank[0]}/{rank[1]}"])
     (row,) = answers("select count(*) n, sum(seconds) s from spans where operator is not null and phase = 'computing'")
     spans = [span for rank in facts.records for span in facts.spans(rank) if span.phase == "computing"]
     seen.same("spans", row["n"], len(spans))
@@ -583,7 +593,9 @@ def sql(seen: Compared) -> None:
                 line.get("spent", {}).get(f"edge {row['edge']}", 0) for rank in ranks for line in facts.accounts(rank)
             ]
             seen.same(f"edge {row['edge']} {side}", row[side], sum(waited) / 1e6)
-    for row in answers("select role, rank_hours, lost, waiting from costs"):
+    costs = answers("select role, rank_hours, lost, waiting from costs")
+    seen.same("costs", sorted(row["role"] for row in costs), sorted(facts.sizes))
+    for row in costs:
         role, lasted = row["role"], facts.result["wall_s"]
         seen.same(f"{role}: rank hours", row["rank_hours"], facts.sizes[role] * lasted / 3600)
         shares = facts.shares(role, *facts.ends)
@@ -650,7 +662,8 @@ def trace(seen: Compared) -> None:
                 points.append({each.name: each.string_value for each in event.debug_annotations}["number"])
             elif event.type == TrackEvent.TYPE_COUNTER:
                 counts[track].append((clocks[at], event.double_counter_value))
-    seen.same("ranks", sorted(each for each in slices if "/" in each), sorted(f"{r}/{n}" for r, n in facts.records))
+    recorded = sorted(f"{role}/{rank}" for (role, rank), lines in facts.records.items() if lines)
+    seen.same("ranks", sorted(each for each in slices if "/" in each), recorded)
     for rank in facts.records:
         drawn = Counter(slices[f"{rank[0]}/{rank[1]}"])
         for span in facts.spans(rank):

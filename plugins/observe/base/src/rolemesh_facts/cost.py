@@ -96,7 +96,7 @@ def costs(
                 seconds / 3600,
                 gpu_s / 3600,
                 in_lost / seconds if seconds else 0.0,
-                waiting if use is not None and use.wall else None,
+                waiting if use is not None else None,
             )
         )
     return found

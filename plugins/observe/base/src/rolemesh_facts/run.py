@@ -22,6 +22,7 @@ from rolemesh_facts.edge_states import EdgeState, edge_states
 from rolemesh_facts.lanes import columns, lane
 from rolemesh_facts.marks import Mark, marks
 from rolemesh_facts.pieces import Piece, stretches
+from rolemesh_facts.ranks import ranks_of
 from rolemesh_facts.recoveries import Story, stories
 from rolemesh_facts.row_meaning import meaning
 from rolemesh_facts.series import Collected, Points, read_values, thinned
@@ -214,8 +215,8 @@ class RunFacts:
         )  # fmt: skip
 
     def ranks(self) -> list[RankRef]:
-        """Return the ranks that have a record, by role and number."""
-        return recorded_ranks(self.path)
+        """Return the ranks, by role and number, also those without a record: see `ranks_of`. Empty without records."""
+        return ranks_of(self.flow(), self.events(), recorded_ranks(self.path))
 
     def window(self, seconds: float | None = LATEST_S) -> tuple[int, int]:
         """Return the begin and end of the last steps, of at least `seconds` together, in µs since 1970.
@@ -252,7 +253,7 @@ class RunFacts:
 
     def uses(self, since: int, until: int) -> dict[RankRef, Use]:
         """Return where the time of each rank went."""
-        return {ref: use_of(self.lines(ref, since), since, until) for ref in recorded_ranks(self.path)}
+        return {ref: use_of(self.lines(ref, since), since, until) for ref in self.ranks()}
 
     def roles(self, since: int, until: int) -> dict[str, Use]:
         """Return where the time of each role went."""
@@ -276,7 +277,7 @@ class RunFacts:
         `ranks`: only these; all for None.
         """
         flow, found = self.flow(), {}
-        for ref in recorded_ranks(self.path) if ranks is None else ranks:
+        for ref in self.ranks() if ranks is None else ranks:
             pieces = lane(self.lines(ref, since), flow, ref.role, since, until)
             found[ref] = columns(pieces, since, until, most)
         return found
@@ -334,7 +335,7 @@ class RunFacts:
         flow, summary, events = self.flow(), self.summary(), self.events()
         last = self.last_metrics()
         until = summary.ended or now or max((events[-1].time if events else 0.0, last.time if last else 0.0))
-        uses = {ref: use_of(read_accounts(self.path, ref.role, ref.rank, 0)) for ref in recorded_ranks(self.path)}
+        uses = {ref: use_of(read_accounts(self.path, ref.role, ref.rank, 0)) for ref in self.ranks()}
         sizes = flow.sizes if flow is not None else summary.roles
         return costs(sizes, self.plan(), events, self.stories(), by_role(uses), until)
 

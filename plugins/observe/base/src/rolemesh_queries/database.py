@@ -12,6 +12,7 @@ import duckdb
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import RolemeshError
 from rolemesh_facts import RunFacts
+from rolemesh_facts.ranks import processes_of
 from rolemesh_facts.recoveries import Story, stories
 from rolemesh_queries.contents import (
     LIMIT,
@@ -165,10 +166,25 @@ def _fill_record(database: duckdb.DuckDBPyConnection, run_dir: Path, wanted: set
         database.execute(helper)
     _fill_flow(database, read_flow(run_dir))
     processes = shown = 0
+    lacking = (
+        {}
+        if "ranks" not in wanted
+        else {
+            (each.role, each.rank, each.generation): each
+            for page in read_events(run_dir)
+            for each in processes_of(page)
+        }
+    )
     for ref in recorded_ranks(run_dir):
         heads, found = record(read_record(run_dir, ref.role, ref.rank), processes)
-        rows = [_process(ref, number, head, found["lives"]) for number, head in enumerate(heads, processes)]
+        lives = found["lives"]
+        rows = [
+            _process(number, ref, head, int(lives["d"][lives["process"] == number].sum()))
+            for number, head in enumerate(heads, processes)
+        ]
         processes += len(rows)
+        for head in heads:
+            lacking.pop((ref.role, ref.rank, head.generation), None)
         _insert(database, "processes", rows)
         _insert(database, "phases", list(enumerate(PHASES))[shown:])
         shown = len(PHASES)
@@ -176,12 +192,15 @@ def _fill_record(database: duckdb.DuckDBPyConnection, run_dir: Path, wanted: set
             _insert_numbers(database, kind, found[kind])
         _insert_numbers(database, "accounts", found["accounts"])
         _insert_numbers(database, "waits", found["waits"])
+    unrecorded = enumerate(lacking.values() if processes else (), processes)
+    _insert(
+        database, "processes", [_process(number, RankRef(head.role, head.rank), head, 0) for number, head in unrecorded]
+    )
     database.execute(_RANKS)
     database.execute(_EDGES)
 
 
-def _process(ref: RankRef, number: int, head: Head, lives: Arrays) -> tuple[Any, ...]:
-    setup = int(lives["d"][lives["process"] == number].sum())
+def _process(number: int, ref: RankRef, head: Head, setup: int) -> tuple[Any, ...]:
     began = head.t if 0 <= head.t < 1 << 53 else 0
     return number, ref.role, ref.rank, head.generation, head.node, head.pid, began, setup
 

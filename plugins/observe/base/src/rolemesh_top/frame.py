@@ -21,6 +21,7 @@ from rolemesh_facts.critical import Critical
 from rolemesh_facts.labels import edge_label, meaning, phase_label, use_label
 from rolemesh_facts.overview import leading, pace_of, trend, under_way
 from rolemesh_facts.pieces import Piece
+from rolemesh_facts.ranks import ends_of, processes_of
 from rolemesh_facts.run import Summary
 from rolemesh_facts.time_use import Use, use_of
 from rolemesh_jobs.picture import job_status
@@ -48,13 +49,15 @@ CALLS = ("calling", "following")
 """Waits of the two ends of a call."""
 END_US = 600_000_000
 """µs that ranks usually wait for the end of their job at most."""
+NO_RECORD = "no record"
 _NEVER = 1 << 62
 
 
 class RankLine(msgspec.Struct, frozen=True):
     """A rank. Shares are from 0 to 1: `computing`, `waiting` (for values, consumers, answers and callers), and `rest`.
 
-    `computing` includes the calls that it answers. `most` is its largest other share, in words.
+    `computing` includes the calls that it answers. `state`: of an ended job, how the rank ended (see `ends_of`).
+    `most` is its largest other share, in words.
     """
 
     rank: str
@@ -145,14 +148,17 @@ class FrameSource:
         for story in facts.stories():
             for name in story.restarted:
                 restarts[name] = restarts.get(name, 0) + 1
+        ends = ends_of(events) if ended else {}
+        starts = {(each.role, each.rank): each for each in processes_of(events)}
         ranks = [
             _rank(
                 flow,
                 ref,
-                latest_head(facts.path, ref.role, ref.rank),
+                latest_head(facts.path, ref.role, ref.rank) or starts.get((ref.role, ref.rank)),
                 own,
                 use_of(_after(own, last), since, until),
                 known.pop(str(ref), {}),
+                ends.get(ref, ""),
                 restarts.get(str(ref), 0),
                 last,
             )
@@ -238,6 +244,7 @@ def _rank(
     lines: Sequence[Line],
     use: Use,
     known: Mapping[str, Any],
+    end: str,
     restarts: int,
     last_step: int,
 ) -> RankLine:
@@ -251,14 +258,14 @@ def _rank(
         phase = f"last: {phase_label(flow, ref.role, piece.phase, piece.op, piece.edge)}"
     waiting = sum(use.share(name) for name in use.spent if name.startswith("edge ") or name in CALLS)
     other = next(((name, part) for name, part in use.shares.items() if name not in WORK), None)
-    most = f"{other[1]:.0%} {use_label(flow, ref.role, other[0])}" if other else ""
+    most = f"{other[1]:.0%} {use_label(flow, ref.role, other[0])}" if other else "" if lines else NO_RECORD
     computing = use.share("computing") + use.share("serving")
     step = int(known.get("step", -1)) if known else account.step if account else -1
     return RankLine(
         str(ref),
         str(known.get("node") or (head.node if head else "")),
         int(known.get("pid") or (head.pid if head else 0)),
-        str(known.get("state", "")),
+        str(known.get("state", end)),
         step,
         phase,
         computing,
@@ -272,7 +279,7 @@ def _rank(
 def _unrecorded(name: str, known: Mapping[str, Any], restarts: int) -> RankLine:
     state, step = str(known.get("state", "")), int(known.get("step", -1))
     node, pid = str(known.get("node", "")), int(known.get("pid") or 0)
-    return RankLine(name, node, pid, state, step, _present(known), 0.0, 0.0, 0.0, "no record", restarts)
+    return RankLine(name, node, pid, state, step, _present(known), 0.0, 0.0, 0.0, NO_RECORD, restarts)
 
 
 def _present(known: Mapping[str, Any]) -> str:

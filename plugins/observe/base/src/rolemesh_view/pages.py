@@ -18,6 +18,7 @@ from rolemesh_facts.palette import PHASES
 from rolemesh_facts.run import Summary
 from rolemesh_facts.series import thinned
 from rolemesh_facts.sizes import sizes_at
+from rolemesh_recorder.reading import recorded_ranks
 from rolemesh_view import logs
 from rolemesh_view.axis import axes_of, marks_of
 from rolemesh_view.flow_page import flow
@@ -197,7 +198,7 @@ def _job_file(run: Viewed, query: Query) -> dict[str, Any]:
 
 def _advice(run: Viewed, query: Query) -> dict[str, Any]:
     look = run.look_soon()
-    return {"found": look.advice if look else [], "recorded": bool(run.facts.ranks()), **run.reading(look)}
+    return {"found": look.advice if look else [], "recorded": bool(recorded_ranks(run.path)), **run.reading(look)}
 
 
 def _events(run: Viewed, query: Query) -> dict[str, Any]:

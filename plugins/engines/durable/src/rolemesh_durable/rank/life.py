@@ -131,6 +131,8 @@ class Life:
             last = self._loop.run(self._start.launch.resume + 1)
         except OperatorFailed:
             self._meter.flush()  # but not the current line: its steps may be repeated
+            for close in self._hooks.close:
+                close()
             raise
         if self._boundary is not None and self._control.stopping is None:
             self._boundary.end(last)
