@@ -34,6 +34,7 @@ from rolemesh_training.measured import Fitness, fitness, remember, strictest
 from rolemesh_training.options import LOSS_OPTIONS, ONE_THREAD, token_column
 from rolemesh_training.packing import completion_logprobs, completion_values, row_scores
 from rolemesh_training.parking import Parking
+from rolemesh_training.router import routers
 from rolemesh_training.sampling import OLD, REFERENCE, row_name, row_temperatures
 from rolemesh_training.speed import Speed, noted
 from rolemesh_training.staleness import lags, stale_rows
@@ -445,10 +446,14 @@ class Trainer(ABC):
         return share, rest > 0
 
     def _idle_pass(self) -> LossOutput:
-        """Take part in the others' forward and backward pass without adding to either."""
+        """Take part in the others' forward and backward pass without adding to either.
+
+        A routers' loss is part of the pass: ZeRO 3 compares which of the model's outputs the backward pass visits.
+        """
         token = noted(torch.zeros((1, 1), dtype=torch.int64, device=self.device), 0, 0)
-        with self.precision():
-            return LossOutput(self.model(input_ids=token, use_cache=False).logits.float().sum() * 0.0, 0.0)
+        with self.precision(), routers(self.model) as own:
+            logits = self.model(input_ids=token, use_cache=False).logits
+            return LossOutput(own.added(logits.float().sum(), 1.0) * 0.0, 0.0)
 
     def loss_of(self, part: Batch) -> LossOutput:
         """Compute the loss of a part of a batch, without a backward pass."""
