@@ -33,6 +33,11 @@ NATS = (
     "plugins.sources:=[{use: nats, options: "
     "{url: '${REDIS_URL}', streams: [CLICKS-0, CLICKS-1], until: sealed, trim: true}}]"
 )
+CLOSED = (
+    "plugins.sources:=[{use: redis, options: "
+    "{url: '${REDIS_URL}', streams: ['clicks:0', 'clicks:1'], until: closed, trim: true}}]"
+)
+"""A stream that ends when the test says so (`Online.close`), however long that takes."""
 PROBE = [{"user": n, "item": 7 * n, "segment": n % 8, "topic": n % 16} for n in range(24)]
 
 
@@ -154,6 +159,14 @@ class Online(Job):
         before = len(of_kind(self, *kinds))
         self.kill_process(target)
         until(lambda: len(of_kind(self, *kinds)) > before, 60, f"{target} is back")
+
+    def close(self) -> None:
+        """End a stream that is `CLOSED`, once the producer has sent all."""
+        from redis import Redis
+
+        with Redis.from_url(self.environ["REDIS_URL"]) as broker:
+            until(lambda: broker.exists("clicks:done"), 120, "all events are sent")
+            broker.set("closed", broker.get("clicks:done"))
 
     def end(self) -> None:
         """Nothing of it runs any more."""

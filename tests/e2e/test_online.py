@@ -59,11 +59,15 @@ def is_exact(job: Any, events: int) -> None:
 @pytest.mark.scenario("rolemesh run examples/online/job.yaml")
 @pytest.mark.parametrize("kind", ["redis", pytest.param("nats", marks=pytest.mark.soak)])
 def test_each_click_is_learned_from_once_though_trainer_source_and_broker_are_killed(online: Any, kind: str) -> None:
-    events = 20_000
-    job, driver = online(events, 3000, "engine.options.snapshots.persist_every=20", kind=kind)
+    from tests.e2e.online import CLOSED
+
+    events, ends = 20_000, [CLOSED] if kind == "redis" else []
+    job, driver = online(events, 3000, "engine.options.snapshots.persist_every=20", *ends, kind=kind)
     job.running(3)
     for target in ("clicks/0", "trainer/0", "broker", "server/0"):  # the source first: it is done before the others
         job.kill(target)
+    if ends:
+        job.close()
     slow = [socket.create_connection(("127.0.0.1", job.http)) for _ in range(80)]
     for each in slow:
         each.sendall(b"POST /predict HTTP/1.1\r\nContent-Length: 100\r\n\r\n{")

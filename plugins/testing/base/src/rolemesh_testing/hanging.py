@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 __all__ = ["HANGS", "IMPORT_S", "Hung", "Limit", "communicated", "fresh_python", "has_hung", "limit_of"]
@@ -14,6 +14,10 @@ HANGS = 3
 """Number of hung tests of a class after which its other tests fail at once. Each would take as long."""
 IMPORT_S = 60.0
 """Time limit of an import in seconds. A good import takes less than one."""
+
+
+QUEUED_S = 0.05
+"""Seconds after which it is asked again whether a process waits for a processor: more than a tick of the kernel."""
 
 
 class Hung(AssertionError):
@@ -36,8 +40,9 @@ class Limit:
 
     @property
     def left_s(self) -> float:
-        """Seconds until the limit; 0 after it."""
-        return max(0.0, self._until + _queued_s(self._pid) - monotonic())
+        """Seconds until the limit; 0 after it. A process that waits for a processor just now has a little longer."""
+        left = self._until + _queued_s(self._pid) - monotonic()
+        return left if left > 0 else QUEUED_S if _is_queued(self._pid) else 0.0
 
 
 def _queued_s(pid: int) -> float:
@@ -49,6 +54,20 @@ def _queued_s(pid: int) -> float:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) * 1e-9
     except (OSError, IndexError, ValueError):
         return 0.0
+
+
+def _is_queued(pid: int) -> bool:
+    """Return whether a process's main thread is ready to run but has no processor.
+
+    Linux adds a wait to schedstat only when it is over, so `_queued_s` lacks the present one.
+    """
+    try:
+        stat, before = (Path(f"/proc/{pid}/{name}").read_text() for name in ("stat", "schedstat"))
+        sleep(QUEUED_S)
+        after = Path(f"/proc/{pid}/schedstat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(") ")[2].startswith("R") and before.split()[0] == after.split()[0]
 
 
 def communicated(process: subprocess.Popen[bytes], limit_s: float, data: bytes | None = None) -> tuple[bytes, bytes]:
