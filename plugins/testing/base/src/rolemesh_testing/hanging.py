@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 
 __all__ = ["HANGS", "IMPORT_S", "Hung", "Limit", "communicated", "fresh_python", "has_hung", "limit_of"]
@@ -16,8 +17,8 @@ IMPORT_S = 60.0
 """Time limit of an import in seconds. A good import takes less than one."""
 
 
-QUEUED_S = 0.05
-"""Seconds after which it is asked again whether a process waits for a processor: more than a tick of the kernel."""
+READY_S = 0.05
+"""Seconds that a process which is ready to run has beyond its limit, again and again."""
 
 
 class Hung(AssertionError):
@@ -36,38 +37,41 @@ class Limit:
     """
 
     def __init__(self, pid: int, limit_s: float) -> None:
-        self._pid, self._until = pid, monotonic() + limit_s - _queued_s(pid)
+        self._pid, self._limit_s = pid, limit_s
+        self._ran_s, queued = _spent_s(pid)
+        self._until = monotonic() + limit_s - queued
 
     @property
     def left_s(self) -> float:
-        """Seconds until the limit; 0 after it. A process that waits for a processor just now has a little longer."""
-        left = self._until + _queued_s(self._pid) - monotonic()
-        return left if left > 0 else QUEUED_S if _is_queued(self._pid) else 0.0
+        """Seconds until the limit; 0 after it.
+
+        Linux counts a wait for a processor only when it is over. A process that is ready to run therefore has a little
+        longer, until it has run for as long as its limit.
+        """
+        ran, queued = _spent_s(self._pid)
+        left = self._until + queued - monotonic()
+        return left if left > 0 else READY_S if ran - self._ran_s < self._limit_s and _is_ready(self._pid) else 0.0
 
 
-def _queued_s(pid: int) -> float:
-    """Return the seconds for which a process's main thread was ready to run but had no processor; 0.0 if unknown.
+def _spent_s(pid: int) -> tuple[float, float]:
+    """Return the seconds for which a process's main thread ran, and was ready to run but had no processor; 0.0 if
+    unknown.
 
     The source is Linux' ``/proc/PID/schedstat``, described in its Documentation/scheduler/sched-stats.rst.
     """
     try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) * 1e-9
-    except (OSError, IndexError, ValueError):
-        return 0.0
+        ran, queued, *_ = Path(f"/proc/{pid}/schedstat").read_text().split()
+        return int(ran) * 1e-9, int(queued) * 1e-9
+    except (OSError, ValueError):
+        return 0.0, 0.0
 
 
-def _is_queued(pid: int) -> bool:
-    """Return whether a process's main thread is ready to run but has no processor.
-
-    Linux adds a wait to schedstat only when it is over, so `_queued_s` lacks the present one.
-    """
+def _is_ready(pid: int) -> bool:
+    """Return whether a process's main thread runs or waits for a processor."""
     try:
-        stat, before = (Path(f"/proc/{pid}/{name}").read_text() for name in ("stat", "schedstat"))
-        sleep(QUEUED_S)
-        after = Path(f"/proc/{pid}/schedstat").read_text()
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("R")
     except OSError:
         return False
-    return stat.rpartition(") ")[2].startswith("R") and before.split()[0] == after.split()[0]
 
 
 def communicated(process: subprocess.Popen[bytes], limit_s: float, data: bytes | None = None) -> tuple[bytes, bytes]:
@@ -82,7 +86,10 @@ def communicated(process: subprocess.Popen[bytes], limit_s: float, data: bytes |
         except subprocess.TimeoutExpired:
             given = None  # `communicate` goes on with what it has begun to send
     process.kill()
-    raise subprocess.TimeoutExpired(process.args, limit_s, *process.communicate())
+    said = process.communicate()
+    if process.returncode != -signal.SIGKILL:
+        return said  # it was over by itself, and this process has waited for a processor
+    raise subprocess.TimeoutExpired(process.args, limit_s, *said)
 
 
 def fresh_python(code: str, limit_s: float = IMPORT_S) -> subprocess.CompletedProcess[str]:
