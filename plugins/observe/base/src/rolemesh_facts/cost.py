@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -23,7 +24,10 @@ _WAITS = frozenset({"calling", "following", "gathering", "idle", "memory", "turn
 
 
 class Cost(NamedTuple):
-    """The cost of a role. `lost` and `waiting` are shares of it, from 0 to 1; `waiting` is None without a record."""
+    """The cost of a role. `lost` and `waiting` are shares of it, from 0 to 1.
+
+    `waiting` is 0 for a role that ended before it had a record, and None if the job has no record.
+    """
 
     role: str
     rank_h: float
@@ -89,14 +93,14 @@ def costs(
         held = gpus.get(role, [])
         gpu_s = sum((end - begin) * _of_first(held, size.get(role, 0)) for begin, end, size in spans)
         use = roles.get(role)
-        waiting = sum(use.share(name) for name in use.spent if name in _WAITS or name.startswith("edge ")) if use else 0
+        waits = [use.share(name) for name in use.spent if name in _WAITS or name.startswith("edge ")] if use else []
         found.append(
             Cost(
                 role,
                 seconds / 3600,
                 gpu_s / 3600,
                 in_lost / seconds if seconds else 0.0,
-                waiting if use is not None else None,
+                math.fsum(waits) if use is not None else None,
             )
         )
     return found
