@@ -866,7 +866,7 @@ def console(seen: Compared) -> None:
         whole = max(lasted, sum(sums))
         for name, shown_, amount in zip(("computing", "waiting", "blocked"), shares, sums, strict=False):
             seen.same(f"{role}: {name}", shown_.replace(" %", "%"), amount / whole)
-    lines = re.findall(r"^  (\w+) +\w+ +recovered +([\d.]+) s.*restarted (.*)$", text, re.MULTILINE)
+    lines = re.findall(r"^  (\w+) +[\w+]+ +recovered +([\d.]+) s.*restarted (.*)$", text, re.MULTILINE)
     ready_ones = [of for of in facts.recoveries if of.ready_s is not None]
     for (level, ready_s, names), of in zip(lines, ready_ones, strict=bool(lines)):
         seen.same(f"recovery {of.number}", (level, names), (of.level, ", ".join(of.restarted)))

@@ -13,6 +13,7 @@ from rolemesh_facts.overview import headlines, largest_fall, pace_of, trend
 from rolemesh_facts.row_meaning import REWARDS
 from rolemesh_facts.run import RunFacts
 from rolemesh_facts.series import thinned
+from rolemesh_recorder.reading import recorded_ranks
 from rolemesh_view.stories import deaths, event_text, told_of
 from rolemesh_view.text import number
 from rolemesh_view.viewed import Viewed
@@ -55,7 +56,7 @@ def overview(run: Viewed, query: Any) -> dict[str, Any]:
         "beginnings": run.beginnings(), "under_way": run.under_way(),
         "costs": run.costs_soon(), "cost_meaning": COST,
         **run.reading(look),
-        "bottleneck": bottleneck(look.critical if look else None),
+        "bottleneck": bottleneck(look.critical if look else None), "recorded": bool(recorded_ranks(run.path)),
         "advice": list(look.advice[:MOST_ADVICE]) if look else [],
         "failures": failed[-MOST_FAILURES:][::-1], "failed": len(failed),
         "recoveries": sum(1 for each in failed if each.story.number),
