@@ -116,7 +116,7 @@ def on_ray(steps: int, whole: bool = False) -> list[float]:
             took = []
             for step in range(steps):
                 began = time.perf_counter()
-                keys = (np.arange(ROWS, dtype=np.int64) * (MOST // ROWS) + step * 7919) % MOST
+                keys = different(step, ROWS, MOST)
                 if whole:
                     grads = np.zeros((MOST, DIM), np.float32)
                     grads[keys] = ray.get(server.weights.remote())[keys]

@@ -149,12 +149,15 @@ class FrameSource:
             for name in story.restarted:
                 restarts[name] = restarts.get(name, 0) + 1
         ends = ends_of(events) if ended else {}
-        starts = {(each.role, each.rank): each for each in processes_of(events)}
+        heads = {ref: latest_head(facts.path, ref.role, ref.rank) for ref in lines}
+        if not all(heads.values()):
+            starts = {RankRef(each.role, each.rank): each for each in processes_of(events)}
+            heads = {ref: head or starts.get(ref) for ref, head in heads.items()}
         ranks = [
             _rank(
                 flow,
                 ref,
-                latest_head(facts.path, ref.role, ref.rank) or starts.get((ref.role, ref.rank)),
+                heads[ref],
                 own,
                 use_of(_after(own, last), since, until),
                 known.pop(str(ref), {}),

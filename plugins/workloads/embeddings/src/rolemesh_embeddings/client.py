@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from rolemesh.api.batch import Batch, Ragged
 from rolemesh.errors import RolemeshError
@@ -54,8 +55,7 @@ class EmbeddingClient(torch.nn.Module):
 
         The table begins with zeros, and its `dense_rows` are as many as `rows_of` returns.
         """
-        flat = torch.cat([p.detach().reshape(-1) for p in module.parameters()])
-        self._dense[table] = (module, flat.clone())
+        self._dense[table] = (module, parameters_to_vector(module.parameters()).detach())
 
     @staticmethod
     def rows_of(module: torch.nn.Module, dim: int) -> int:
@@ -89,22 +89,13 @@ class EmbeddingClient(torch.nn.Module):
         rows = torch.from_numpy(np.ascontiguousarray(values[order]))
         if name in self._dense:
             module, begin = self._dense[name]
-            flat, at = rows.reshape(-1), 0
-            with torch.no_grad():
-                for p in module.parameters():
-                    p.copy_((begin[at : at + p.numel()] + flat[at : at + p.numel()]).reshape(p.shape))
-                    p.grad = None
-                    at += p.numel()
+            vector_to_parameters(begin + rows.reshape(-1)[: len(begin)], module.parameters())
+            module.zero_grad()
         else:
             rows.requires_grad_()
         self._rows[name] = rows
 
     def _dense_grads(self, name: str, shape: torch.Size) -> NDArray[np.float32]:
         module, _ = self._dense[name]
-        flat = torch.zeros(shape.numel())
-        at = 0
-        for p in module.parameters():
-            if p.grad is not None:
-                flat[at : at + p.numel()] = p.grad.reshape(-1)
-            at += p.numel()
-        return flat.reshape(shape).numpy()
+        grads = parameters_to_vector(torch.zeros_like(p) if p.grad is None else p.grad for p in module.parameters())
+        return torch.nn.functional.pad(grads, (0, shape.numel() - len(grads))).reshape(shape).detach().numpy()

@@ -7,7 +7,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BUCKETS", "Keys", "bucket_of", "buckets_of_rank", "drawn", "mix", "rank_of_bucket", "unique"]
+from rolemesh.api.batch import Ragged
+
+__all__ = [
+    "BUCKETS", "Keys", "bucket_of", "buckets_of_rank", "drawn", "firsts", "flat", "mix", "ranks_of_buckets", "unique",
+]  # fmt: skip
 
 BUCKETS = 256
 """Number of buckets into which keys are hashed. A bucket is what moves between ranks."""
@@ -34,7 +38,7 @@ def bucket_of(hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
     return (hashes >> _BUCKET_SHIFT).astype(np.int64)
 
 
-def rank_of_bucket(bucket: int, ranks: int) -> int:
+def _rank_of_bucket(bucket: int, ranks: int) -> int:
     """Return the rank that has a bucket.
 
     Jump consistent hash (Lamping and Veach 2014, arXiv:1406.2294): of n + 1 ranks the last one gets its 1/(n + 1) of
@@ -49,20 +53,33 @@ def rank_of_bucket(bucket: int, ranks: int) -> int:
     return found
 
 
+def ranks_of_buckets(ranks: int) -> NDArray[np.int64]:
+    """Return int64 (`BUCKETS`,): the rank that has each bucket."""
+    return np.array([_rank_of_bucket(bucket, ranks) for bucket in range(BUCKETS)])
+
+
 def buckets_of_rank(rank: int, ranks: int) -> NDArray[np.bool_]:
     """Return bool (`BUCKETS`,): which buckets the rank has."""
-    return np.array([rank_of_bucket(bucket, ranks) == rank for bucket in range(BUCKETS)])
+    mine: NDArray[np.bool_] = ranks_of_buckets(ranks) == rank
+    return mine
+
+
+def flat(keys: Any) -> Keys:
+    """Return the keys of an array of any shape, or of a `Ragged`, as int64 (keys,)."""
+    return np.asarray(keys.values if isinstance(keys, Ragged) else keys, np.int64).reshape(-1)
+
+
+def firsts(ordered: Keys) -> NDArray[np.bool_]:
+    """Return which of the sorted keys differ from the one before."""
+    first = np.ones(len(ordered), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    return first
 
 
 def unique(keys: NDArray[Any]) -> Keys:
     """Return the different keys of an array of any shape, ascending."""
-    flat = np.sort(np.asarray(keys, np.int64).reshape(-1))
-    if not len(flat):
-        return flat
-    first = np.empty(len(flat), np.bool_)
-    first[0] = True
-    np.not_equal(flat[1:], flat[:-1], out=first[1:])
-    return flat[first]
+    ordered = np.sort(flat(keys))
+    return ordered[firsts(ordered)]
 
 
 def drawn(

@@ -142,8 +142,7 @@ class Part:
             found[f"{self._label}/{name}/gone"] = _padded(gone, np.arange(len(gone)))
         text = json.dumps(about, sort_keys=True).encode()
         found[f"{self._label}/about"] = _padded(np.frombuffer(text, np.uint8), np.arange(len(text)), fill=ord(" "))
-        needed = {each.name for each in self._files} | ({self._pending.name} if self._pending else set())
-        self._kept[step] = needed
+        self._kept[step] = self._needed()
         self._first = min(self._first, step)
         return {"part": found}
 
@@ -237,12 +236,15 @@ class Part:
         self._kept = {each: names for each, names in self._kept.items() if each >= step}
         if not self._kept:
             return
-        needed = set[str]().union(*self._kept.values())
-        needed |= {each.name for each in self._files} | ({self._pending.name} if self._pending else set())
+        needed = self._needed().union(*self._kept.values())
         if self._own.is_dir():
             for path in self._own.iterdir():
                 if path.name not in needed:
                     path.unlink(missing_ok=True)
+
+    def _needed(self) -> set[str]:
+        """Return the names of the files of the present state, and of the one that follows."""
+        return {each.name for each in (*self._files, *([self._pending] if self._pending else ()))}
 
     def close(self) -> None:
         """Wait for the file that is being written."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rolemesh.api.batch import Batch, Ragged
 from rolemesh.api.context import RankContext
 from rolemesh.api.service import SessionLostError
-from rolemesh_embeddings.hashing import BUCKETS, Keys, bucket_of, mix, rank_of_bucket
+from rolemesh_embeddings.hashing import BUCKETS, Keys, bucket_of, flat, mix, ranks_of_buckets
 
 __all__ = ["Servers"]
 
@@ -42,13 +42,10 @@ class Servers:
 
     async def fetch(self, keys: Mapping[str, Any]) -> Batch:
         """Return the rows of `keys`, which are arrays by table, in the form of the operator `lookup`."""
-        flat = {
-            name: np.asarray(each.values if isinstance(each, Ragged) else each, np.int64).reshape(-1)
-            for name, each in keys.items()
-        }
+        given = {name: flat(each) for name, each in keys.items()}
 
         async def ask(rank: int, session: str) -> Any:
-            mine = {name: each[self._is_at(each, rank)] for name, each in flat.items()}
+            mine = {name: each[self._is_at(each, rank)] for name, each in given.items()}
             return await self._ctx.call(self._role, "fetch", mine, session=session)
 
         answers = await self._all(ask)
@@ -127,5 +124,5 @@ class Servers:
                 self._ctx.count(updates_lost=len(lost))
                 self._applied[rank] = deque((number for number in done if number <= last), maxlen=REMEMBERED)
             if len(self._sessions) == ranks:
-                self._rank_of = np.array([rank_of_bucket(bucket, ranks) for bucket in range(BUCKETS)])
+                self._rank_of = ranks_of_buckets(ranks)
                 return

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rolemesh.api.context import stable_seed
-from rolemesh_embeddings.hashing import BUCKETS, Keys, drawn
+from rolemesh_embeddings.hashing import BUCKETS, Keys, drawn, firsts
 from rolemesh_embeddings.index import Rows
 from rolemesh_embeddings.options import TableOptions
 from rolemesh_embeddings.store import Store
@@ -121,8 +121,7 @@ def summed(keys: NDArray[Any], grads: Floats) -> tuple[Keys, Floats]:
     keys = np.asarray(keys, np.int64)
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
-    first = np.ones(len(keys), np.bool_)
-    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    first = firsts(ordered)
     if first.all():
         return ordered, np.asarray(grads, np.float32)[order]
     starts = np.flatnonzero(first)

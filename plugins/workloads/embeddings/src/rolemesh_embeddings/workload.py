@@ -16,7 +16,7 @@ from rolemesh.api.partition import Broadcast, Split
 from rolemesh.api.service import service
 from rolemesh.api.workload import RankContext, State, Workload, operator
 from rolemesh.errors import OptionsError, RolemeshError
-from rolemesh_embeddings.hashing import BUCKETS, Keys, bucket_of, mix, unique
+from rolemesh_embeddings.hashing import BUCKETS, Keys, bucket_of, flat, mix, unique
 from rolemesh_embeddings.hottest import Hottest
 from rolemesh_embeddings.options import EmbeddingsOptions
 from rolemesh_embeddings.part import Part
@@ -200,8 +200,8 @@ class Embeddings(Workload):
         return mine
 
     def _mine(self, keys: Any) -> Keys:
-        flat = np.asarray(keys.values if isinstance(keys, Ragged) else keys, np.int64).reshape(-1)
-        return flat[self._is_mine(flat)]
+        every = flat(keys)
+        return every[self._is_mine(every)]
 
     def _looked_up(self, name: str, keys: Keys) -> NDArray[np.float32]:
         values, known = self.part.tables[name].lookup(keys)
