@@ -63,7 +63,9 @@ def job(folder: Path, name: str, flow: str, *, lag: int = 0, steps: int | None =
 def run(path: Path, *more: str) -> dict[str, Any]:
     runs = path.parent / "runs"
     done = subprocess.run(
-        [*COMMAND, "run", str(path), "--runs-dir", str(runs), "--no-report", *more], capture_output=True, text=True
+        [*COMMAND, "run", str(path), "--backend", "local", "--runs-dir", str(runs), "--no-report", *more],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return dict(json.loads((runs / path.stem / "result.json").read_text()))
@@ -122,7 +124,7 @@ def test_services_lose_only_what_is_counted(tmp_path: Path) -> None:
 def test_servers_come_and_go_while_the_job_runs(tmp_path: Path) -> None:
     """2 → 3 → 2 servers: every gradient is applied once, and the job's end is that of a job without resizes."""
     path, runs = job(tmp_path, "scaled", "edges", lag=1, steps=None), tmp_path / "runs"
-    command = [*COMMAND, "run", str(path), "--runs-dir", str(runs), "--no-report"]
+    command = [*COMMAND, "run", str(path), "--backend", "local", "--runs-dir", str(runs), "--no-report"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
         for size in (3, 2):
             asked = [*COMMAND, "scale", "scaled", f"ps={size}", "--runs-dir", str(runs), "--json"]

@@ -36,6 +36,7 @@ class Servers:
     def __init__(self, ctx: RankContext, role: str) -> None:
         self._ctx, self._role = ctx, role
         self._sessions: dict[int, str] = {}
+        self._connecting = asyncio.Lock()
         self._rank_of = np.zeros(BUCKETS, np.int64)
         self._applied: dict[int, deque[int]] = {}
         self._step, self._count = -1, 0
@@ -94,9 +95,11 @@ class Servers:
     async def _all(self, ask: Callable[[int, str], Awaitable[T]]) -> list[T]:
         """Return the answers of all ranks. Ask all again if a session is lost."""
         while True:
-            if not self._sessions:
-                await self._connect()
-            asked = (ask(rank, session) for rank, session in sorted(self._sessions.items()))
+            async with self._connecting:  # lookups ahead and updates lose their sessions at the same time
+                if not self._sessions:
+                    self._sessions = await self._connect()
+            sessions = self._sessions
+            asked = (ask(rank, session) for rank, session in sorted(sessions.items()))
             answers = await asyncio.gather(*asked, return_exceptions=True)
             wrong = [each for each in answers if isinstance(each, BaseException)]
             for each in wrong:
@@ -104,25 +107,27 @@ class Servers:
                     raise each
             if not wrong:
                 return answers  # type: ignore[return-value]
-            self._sessions = {}
+            if self._sessions is sessions:
+                self._sessions = {}
 
-    async def _connect(self) -> None:
-        """Begin sessions until there is one with each rank."""
+    async def _connect(self) -> dict[int, str]:
+        """Begin sessions until there is one with each rank, and return them by rank."""
+        found: dict[int, str] = {}
         while True:
             session = self._ctx.session(self._role)
             try:
                 rank, ranks, last = await self._ctx.call(self._role, "applied", session=session)
             except SessionLostError:
                 continue
-            if rank in self._sessions:
+            if rank in found:
                 await asyncio.sleep(AGAIN_S)
                 continue
-            self._sessions[rank] = session
+            found[rank] = session
             done = self._applied.get(rank, ())
             lost = [number for number in done if number > last]
             if lost:
                 self._ctx.count(updates_lost=len(lost))
                 self._applied[rank] = deque((number for number in done if number <= last), maxlen=REMEMBERED)
-            if len(self._sessions) == ranks:
+            if len(found) >= ranks:  # more while the role becomes smaller: those sessions are lost at once
                 self._rank_of = ranks_of_buckets(ranks)
-                return
+                return found
