@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ def part(folder: Path, rank: int = 0, ranks: int = 1) -> Part:
     return Part({"t": Table("t", OPTIONS, 0)}, rank, ranks, folder, file_mb=0.02)
 
 
-def learn(parts: list[Part], first: int, last: int) -> None:
+def learn(parts: list[Part], first: int, last: int) -> list[str]:
+    told = []
     for update in range(first, last):
         rng = np.random.default_rng(update)
         keys = np.unique(rng.integers(0, 3000, 300))
@@ -32,7 +34,8 @@ def learn(parts: list[Part], first: int, last: int) -> None:
             each.updates = update
             each.tables["t"].update(keys[own], grads[own], update)
             each.tables["t"].evict(update)
-            each.finished()
+            told.append(each.finished())
+    return told
 
 
 def content(parts: list[Part]) -> dict[int, Any]:
@@ -86,6 +89,30 @@ def test_other_numbers_of_ranks_keep_every_row(tmp_path: Path) -> None:
     for each, state in zip(again, states, strict=True):
         each.restore(state)
     assert content(again) == content([alone])
+
+
+def test_rows_stay_in_the_state_while_no_file_can_be_written(tmp_path: Path) -> None:
+    whole, limited = part(tmp_path / "whole"), part(tmp_path / "limited")
+    learn([whole, limited], 1, 30)
+    before, (soft, hard) = limited.wrote, resource.getrlimit(resource.RLIMIT_FSIZE)
+    told = []
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))  # as a full disk does, it refuses what comes next
+    try:
+        for update in range(30, 200):
+            told += learn([limited], update, update + 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [text for text in told if text] == [f"rows cannot be written to {tmp_path}/limited/0-of-1, and stay in the "
+                                               "snapshots: [Errno 27] File too large"]  # fmt: skip
+    assert limited.wrote == before
+    again = part(tmp_path / "limited")
+    again.restore(limited.state(200))
+    learn([whole], 30, 300)
+    learn([limited, again], 200, 300)
+    assert limited.wrote > before
+    assert content([limited]) == content([again]) == content([whole])
+    limited.persisted(200)
+    assert not list((tmp_path / "limited/0-of-1").glob(".*"))
 
 
 def test_files_that_no_state_needs_are_removed(tmp_path: Path) -> None:

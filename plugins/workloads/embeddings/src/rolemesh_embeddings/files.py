@@ -23,36 +23,42 @@ def write(path: Path, stores: Mapping[str, Store], buckets: list[int]) -> None:
     """Write the rows that changed since the file before, and all rows of `buckets`.
 
     A process that is killed leaves no half of a file under this name. The file is on disk after `os.fsync` only.
+    Raises `OSError` if there is no room.
     """
     parts: list[dict[str, Any]] = []
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with beside.open("wb") as file:
-        file.seek(PAGE)
+    try:
+        with beside.open("wb") as file:
+            file.seek(PAGE)
 
-        def put(array: NDArray[Any]) -> int:
-            start = -(-file.tell() // PAGE) * PAGE
-            file.seek(start)
-            file.write(memoryview(np.ascontiguousarray(array)).cast("B") if array.size else b"")
-            return start
+            def put(array: NDArray[Any]) -> int:
+                start = -(-file.tell() // PAGE) * PAGE
+                file.seek(start)
+                file.write(memoryview(np.ascontiguousarray(array)).cast("B") if array.size else b"")
+                return start
 
-        for name, store in stores.items():
-            rows = store.fresh()
-            gone = store.gone()
-            parts.append({"store": name, "bucket": -1, "gone": [put(gone), len(gone)], **_columns(store, rows, put)})
-            for bucket in buckets:
-                rows = store.index.rows_of(bucket)
-                region = store.index.region(bucket)
-                local = np.zeros(len(region), np.int32)
-                used = region > 0
-                local[used] = np.searchsorted(rows, region[used] - 1) + 1
-                index = [put(local), len(local)]
-                parts.append({"store": name, "bucket": bucket, "index": index, **_columns(store, rows, put)})
-        head = json.dumps(parts).encode()
-        start = put(np.frombuffer(head, np.uint8))
-        file.truncate(-(-file.tell() // PAGE) * PAGE)
-        file.seek(0)
-        file.write(json.dumps([start, len(head)]).encode().ljust(PAGE))
-    beside.rename(path)
+            for name, store in stores.items():
+                rows = store.fresh()
+                gone = store.gone()
+                parts.append(
+                    {"store": name, "bucket": -1, "gone": [put(gone), len(gone)], **_columns(store, rows, put)}
+                )
+                for bucket in buckets:
+                    rows = store.index.rows_of(bucket)
+                    region = store.index.region(bucket)
+                    local = np.zeros(len(region), np.int32)
+                    used = region > 0
+                    local[used] = np.searchsorted(rows, region[used] - 1) + 1
+                    index = [put(local), len(local)]
+                    parts.append({"store": name, "bucket": bucket, "index": index, **_columns(store, rows, put)})
+            head = json.dumps(parts).encode()
+            start = put(np.frombuffer(head, np.uint8))
+            file.truncate(-(-file.tell() // PAGE) * PAGE)
+            file.seek(0)
+            file.write(json.dumps([start, len(head)]).encode().ljust(PAGE))
+        beside.rename(path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def _columns(store: Store, rows: Rows, put: Any) -> dict[str, Any]:

@@ -28,6 +28,8 @@ __all__ = ["Part"]
 
 CHANGED = 64
 """A file is written when more than this fraction of the rows, 1 / `CHANGED`, has changed."""
+AGAIN = 64
+"""Number of updates after a file that could not be written until the next attempt."""
 REWRITTEN = 16
 """A file also contains all rows of 1 / `REWRITTEN` of the buckets. So the rows in the files of a state are at most
 1 + `REWRITTEN` / `CHANGED` times the rows of the tables."""
@@ -63,21 +65,34 @@ class Part:
         self._pending: Named | None = None
         self._turns: list[int] = []
         self._syncing: threading.Thread | None = None
-        self._error: Exception | None = None
+        self._error: OSError | None = None
+        self._again, self._failing = 0, False
         self._kept: dict[int, set[str]] = {}
         self._first = 1 << 62
         self.wrote = 0
 
     # ------------------------------------------------------------------------------------------------------ updates
 
-    def finished(self) -> None:
-        """Note the end of an update: evict, and write a file if enough rows have changed."""
+    def finished(self) -> str:
+        """Note the end of an update: write a file if enough rows have changed.
+
+        Return why that is not possible any more, and "" otherwise. Without files the changed rows stay in the state.
+        """
+        if self.updates < self._again:
+            return ""
         since = self._pending.update if self._pending else -1
         fresh = sum(len(store.fresh(since)) * store.row_bytes for store in self._stores.values())
         whole = sum(store.nbytes for store in self._stores.values())
-        if fresh > max(self._file_bytes, whole / CHANGED):
+        if fresh <= max(self._file_bytes, whole / CHANGED):
+            return ""
+        failing, self._failing = self._failing, False
+        try:
             self._adopt()
             self._write()
+        except OSError as error:
+            self._again, self._failing = self.updates + AGAIN, True
+            return "" if failing else f"rows cannot be written to {self._own}, and stay in the snapshots: {error}"
+        return ""
 
     def _write(self) -> None:
         named = Named(f"{self._label}-{self.updates:012}", self.updates)
@@ -101,16 +116,15 @@ class Part:
             self._error = error
 
     def _adopt(self) -> None:
-        """Let the state name the newest file. It is on disk first."""
+        """Let the state name the newest file. It is on disk first. Raises `OSError` if it cannot be there."""
         if self._pending is None:
             return
         if self._syncing is not None:
             self._syncing.join()
-        if self._error is not None:
-            raise RolemeshError(
-                f"a file with rows cannot be written: {self._error}", where=str(self._own), remedy="make room there"
-            ) from self._error
         named, self._pending = self._pending, None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
         self._files.append(named)
         for bucket in self._turns:
             self._bases[bucket], self._sources[bucket] = named.update, named.name

@@ -234,7 +234,8 @@ class Embeddings(Workload):
             self.ctx.count(**{f"rows_{name}": len(table.store), f"bytes_{name}": table.store.nbytes})
             if self.options.hottest and part.updates % SHOWN == 0:
                 self.ctx.record(**{f"hottest {name} {self.ctx.role}/{self.ctx.rank}": self._hottest[name].top()})
-        part.finished()
+        if problem := part.finished():
+            self.ctx.warn(problem)
 
     # ---------------------------------------------------------------------------------------------------------- state
 
