@@ -68,7 +68,8 @@ class Part:
         self._error: OSError | None = None
         self._again, self._failing = 0, False
         self._kept: dict[int, set[str]] = {}
-        self._first = 1 << 62
+        self._first, self._restored = 1 << 62, 0
+        """The step of the first state with an update of this life, and the number of updates before."""
         self.wrote = 0
 
     # ------------------------------------------------------------------------------------------------------ updates
@@ -157,7 +158,8 @@ class Part:
         text = json.dumps(about, sort_keys=True).encode()
         found[f"{self._label}/about"] = _padded(np.frombuffer(text, np.uint8), np.arange(len(text)), fill=ord(" "))
         self._kept[step] = self._needed()
-        self._first = min(self._first, step)
+        if self.updates > self._restored:
+            self._first = min(self._first, step)
         return {"part": found}
 
     def restore(self, state: State) -> None:
@@ -167,7 +169,8 @@ class Part:
         }
         labels = [name.removesuffix("/about") for name in given if name.endswith("/about")]
         parts = {label: json.loads(bytes(given[f"{label}/about"])) for label in sorted(labels)}
-        self.updates = max((each["updates"] for each in parts.values()), default=0)
+        self.updates = self._restored = max((each["updates"] for each in parts.values()), default=0)
+        self._kept.clear()
         for label, about in parts.items():
             for caller, number in about["callers"].items():
                 self.callers[caller] = max(self.callers.get(caller, 0), number)
@@ -241,7 +244,7 @@ class Part:
     def persisted(self, step: int) -> None:
         """Remove the files that no state from `step` on names, and those of other numbers of ranks.
 
-        A checkpoint that this life has made shows that all ranks have taken their files.
+        A checkpoint with an update of this life shows that all ranks have taken their files.
         """
         if self.rank == 0 and step >= self._first and self._top.is_dir():
             for folder in self._top.iterdir():
