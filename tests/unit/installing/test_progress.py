@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from requirements import progress
@@ -72,6 +73,7 @@ def test_a_slow_installer_is_reported_and_its_exit_code_and_complaints_come_thro
         "sys.exit('no space left')\n"
     )
     monkeypatch.setitem(progress.EVERY_S, False, 0.2)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: 0.0))
     assert progress.run([sys.executable, str(script)], {}, 1, lambda: THERE, pip=False) == 1
     said = capfd.readouterr()
     assert "  0:00  downloaded 0 of 189 MB in large packages; torch (189 MB) to come\n" in said.out
