@@ -16,7 +16,7 @@ steps: 3
 roles:
   maker: {use: function, options: {target: "roles.py:Maker"}, resources: {cpu: 0.1}}
   taker: {use: function, options: {target: "roles.py:Taker"}, resources: {cpu: 0.1}}
-engine: {options: {lease_s: 2, stop_grace_s: 2}}
+engine: {options: {stop_grace_s: 2}}
 """
 
 FLOW = """from rolemesh import flow

@@ -52,7 +52,7 @@ roles:
   adder: {use: function, options: {target: "loop_roles.py:Adder", kwargs: {die_at: 9}}, resources: {cpu: 0.1}}
   marker: {use: function, options: {target: "marker.py:next"}, resources: {cpu: 0.1}}
 failover: [{use: process}]
-engine: {options: {lease_s: 2, stop_grace_s: 2}}
+engine: {options: {stop_grace_s: 2}}
 """
 
 
