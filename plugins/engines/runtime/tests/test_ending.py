@@ -23,8 +23,9 @@ if os.fork() == 0:
     release_modules(kept)
     flush_files()
     os._exit(0)
-os.wait()
+_, status = os.wait()
 print("kept", os.path.isdir(ours.name))
+sys.exit(os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0)
 """
 PROGRAM = """
 import atexit, tempfile, threading, time
@@ -60,6 +61,20 @@ def test_the_main_module_is_not_released_under_the_name_that_multiprocessing_giv
     (tmp_path / "program.py").write_text("import multiprocessing")
     done = subprocess.run([sys.executable, "-c", FORKS], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stderr == ""
+
+
+def test_a_signal_during_the_release_finds_no_handler_of_the_program(tmp_path: Path) -> None:
+    """As in the interpreter, which sets all signals to their default actions first."""
+    (tmp_path / "program.py").write_text(
+        "import os, signal\n"
+        "class Last:\n"
+        "    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGUSR1): kill(pid, number)\n"
+        "held = Last()\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: os.getpid())\n"
+    )
+    judge = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True)
+    ours = subprocess.run([sys.executable, "-c", FORKS], cwd=tmp_path, capture_output=True, text=True)
+    assert (ours.returncode, ours.stderr) == (-judge.returncode, judge.stderr) == (signal.SIGUSR1, "")
 
 
 def test_the_log_says_what_the_end_waits_for(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import atexit
 import ctypes
 import gc
 import io
+import signal
 import sys
 import threading
 import weakref
@@ -62,7 +63,13 @@ def release_modules(kept: Collection[str]) -> None:
     refers to.
 
     Another name of a kept module is only removed: multiprocessing gives ``__main__`` the second name ``__mp_main__``.
+    Signals get their default actions before, as in CPython's `_PySignal_Fini`: a handler that ran later would find
+    ``None`` in place of its module's names.
     """
+    flush_files()
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
     known = {id(sys.modules[name]) for name in kept if name in sys.modules}
     popped = [sys.modules.pop(name) for name in reversed(list(sys.modules)) if name not in kept]
     modules = [module for module in popped if id(module) not in known]
