@@ -83,7 +83,7 @@ def test_a_group_is_degenerate_if_all_its_rewards_are_equal_and_there_are_two() 
         ("2", 3, False, 0),
     ]
     assert found[1].ratio == pytest.approx(3.0)
-    [step] = steps_of(entry_of(REF, row, NOWHERE) for row in rows(3))
+    [step] = steps_of((entry_of(REF, row, NOWHERE) for row in rows(3)), 1)
     assert (step.groups, step.judged, step.degenerate) == (3, 2, 1)
     assert step.faults == {"truncated": 1, "failed": 0, "empty": 0, "no number": 2}
 
@@ -189,8 +189,31 @@ def test_a_conversation_has_cards_and_its_place_in_the_group_and_ids_only_on_dem
     assert ordered.count("<article>") == 3
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('said "no" to\n', [0]), ("näher", [0]), ("neue", [0, 1]), ("nneue", []), ("\\neue", [1]), ("0.25", [0]),
+        ("completion", [2]), ("a.b", []), ("[7,8]", [1]), ("\ud800", []), ("?", [2]),
+    ],
+)  # fmt: skip
+def test_a_search_finds_rows_by_texts_and_numbers_in_columns_and_by_nothing_else(
+    text: str, found: list[int], tmp_path: Path
+) -> None:
+    folder = rows_folder(tmp_path, "a", 0)
+    folder.mkdir(parents=True)
+    columns: list[dict[str, object]] = [
+        {"completion": 'it said "no" to\nneue Zeile, näher', "reward": 0.25},
+        {"completion": "C:\\neue", "ids": [7, 8]},
+        {"messages": [{"role": "user", "content": "which completion?"}]},
+    ]
+    kept = [Row(1, "a.b", at, each) for at, each in enumerate(columns)]
+    (folder / "000000.jsonl").write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in kept))
+    index = row_index.RowIndex(tmp_path)
+    assert [each.row for each in index.find(index.entries(), text)] == found
+
+
 @pytest.mark.parametrize("sort", ["reward", "-reward"])
 def test_the_newest_of_equal_rows_comes_first(sort: str) -> None:
     rows = [entry_of(RankRef("a", 0), Row(step, "a.b", 0, {"reward": 0.0}), (Path(), 0)) for step in (0, 2, 1)]
-    found = choose(rows, Choice(sort=sort), lambda each: ())
+    found = choose(rows, Choice(sort=sort), lambda each, text: each)
     assert [each.step for each in found.rows] == [2, 1, 0]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from heapq import nlargest, nsmallest
 from typing import NamedTuple
 
 from rolemesh_facts.row_meaning import FAULTS, LONGEST
-from rolemesh_recorder.rows import Row
 from rolemesh_view.entries import Entry
 
 __all__ = ["Choice", "Shown", "choose", "columns_of"]
@@ -39,7 +38,7 @@ class Shown(NamedTuple):
     """A page of rows, and all rows that pass the filters."""
 
     rows: list[Entry]
-    passing: list[Entry]
+    passing: Sequence[Entry]
 
     @property
     def total(self) -> int:
@@ -47,17 +46,14 @@ class Shown(NamedTuple):
         return len(self.passing)
 
 
-def choose(
-    rows: Iterable[Entry], choice: Choice, read: Callable[[Iterable[Entry]], Iterable[tuple[Entry, Row]]]
-) -> Shown:
+def choose(rows: Sequence[Entry], choice: Choice, find: Callable[[Sequence[Entry], str], Sequence[Entry]]) -> Shown:
     """Return the rows that pass, in the wanted order: the newest step first unless `sort` names a column.
 
-    `read` returns rows with all their columns. Only a search for a text needs them.
+    `find` returns those rows that have a text in a column.
     """
-    passing = [row for row in rows if _passes(row, choice)]
+    passing = [row for row in rows if _passes(row, choice)] if _filters(choice) else rows
     if choice.find:
-        texts = ((entry, map(str, row.columns.values())) for entry, row in read(passing))
-        passing = [entry for entry, values in texts if any(choice.find in value for value in values)]
+        passing = find(passing, choice.find)
     last = choice.first + choice.size
     name, down = choice.sort.removeprefix("-"), choice.sort.startswith("-")
     if not name:
@@ -78,6 +74,10 @@ def _measure(row: Entry, sort: str) -> float | None:
     name = sort.removeprefix("-")
     said = {"ratio": row.ratio, REWARD: row.said.reward, TOKENS: row.said.tokens}
     return said[name] if name in said else row.numbers.get(name)
+
+
+def _filters(choice: Choice) -> bool:
+    return choice._replace(find="", sort="", first=0, size=0) != Choice(size=0)
 
 
 def _passes(row: Entry, choice: Choice) -> bool:

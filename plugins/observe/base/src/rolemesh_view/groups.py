@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from heapq import nlargest
 from typing import NamedTuple
 
 from rolemesh_facts.row_meaning import FAULTS, LONGEST, REWARDS
@@ -71,13 +72,13 @@ def groups_of(rows: Iterable[Entry]) -> list[Group]:
     return found
 
 
-def steps_of(rows: Iterable[Entry]) -> list[StepRows]:
-    """Return the steps of `rows`, the newest first."""
+def steps_of(rows: Iterable[Entry], most: int) -> list[StepRows]:
+    """Return the `most` newest steps of `rows`, the newest first."""
     steps: dict[int, list[Entry]] = {}
     for row in rows:
         steps.setdefault(row.step, []).append(row)
     found = []
-    for step in sorted(steps, reverse=True):
+    for step in nlargest(most, steps):
         groups = _gathered(steps[step]).values()
         rewards = [row.said.reward for row in steps[step] if row.said.reward is not None]
         found.append(

@@ -5,13 +5,16 @@ A row is decoded once, when it is new, and again when a page shows it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from rolemesh.api.rank_ref import RankRef
+from rolemesh.runs.jsonl import UNDECODABLE
 from rolemesh_recorder.parts import open_recorded
 from rolemesh_recorder.reading import decode_row, kept_files, read_rows
 from rolemesh_recorder.rows import Row
@@ -29,6 +32,15 @@ class _File(NamedTuple):
     stamp: tuple[int, int, int]
     end: int
     entries: list[Entry]
+
+
+class _Texts(msgspec.Struct):
+    """The columns of a row, as JSON."""
+
+    columns: dict[str, msgspec.Raw]
+
+
+_TEXTS = msgspec.json.Decoder(_Texts)
 
 
 class RowIndex:
@@ -66,6 +78,42 @@ class RowIndex:
                     row = decode_row(file.readline())
                     if row is not None:
                         yield entry, row
+
+    def find(self, entries: Iterable[Entry], text: str) -> list[Entry]:
+        """Return those of `entries` with `text` in a column: in a text, or in what else is there, as JSON."""
+        found: list[Entry] = []
+        wanted = msgspec.json.encode(text.encode(errors="backslashreplace").decode())[1:-1]
+        for path, each in groupby(entries, key=lambda entry: entry.place[0]):
+            with suppress(OSError), open_recorded(path) as file:
+                found += _with_text(file.read(), {entry.place[1]: entry for entry in each}, wanted)
+        return found
+
+
+def _with_text(data: bytes, entries: Mapping[int, Entry], wanted: bytes) -> Iterator[Entry]:
+    """Yield those of `entries`, which begin at these bytes of `data`, that have `wanted` in a column."""
+    at = data.find(wanted)
+    while at >= 0:
+        begin, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
+        entry = entries.get(begin)
+        if entry is not None and _has(data[begin:end], wanted):
+            yield entry
+        at = data.find(wanted, end) if end >= 0 else -1
+
+
+def _has(line: bytes, wanted: bytes) -> bool:
+    """Return whether a column has `wanted`, which begins with a whole character and not behind a backslash."""
+    try:
+        columns = _TEXTS.decode(line).columns.values()
+    except UNDECODABLE:
+        return False
+    for column in columns:
+        before, found, after = bytes(column).partition(wanted)
+        while found:
+            if (len(before) - len(before.rstrip(b"\\"))) % 2 == 0:
+                return True
+            more, found, after = after.partition(wanted)
+            before += wanted + more
+    return False
 
 
 def _renewed(known: _File | None, ref: RankRef, path: Path) -> _File:

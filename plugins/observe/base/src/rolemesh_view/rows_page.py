@@ -12,7 +12,7 @@ from rolemesh_view import tokens
 from rolemesh_view.choosing import Choice, choose, columns_of
 from rolemesh_view.dialogue import cards
 from rolemesh_view.entries import Entry, missing_policy, policies_of
-from rolemesh_view.groups import groups_of, steps_of, why_reward
+from rolemesh_view.groups import Group, StepRows, groups_of, steps_of, why_reward
 from rolemesh_view.row_index import MOST_ROWS
 from rolemesh_view.row_table import columns_of_table, neighbours, scatter
 from rolemesh_view.viewed import Viewed
@@ -50,19 +50,22 @@ def lists(run: Viewed, query: Mapping[str, str], kept: Sequence[Entry]) -> dict[
     `newest` changes when other rows would be the ones that the page shows.
     """
     choice, by = _choice(query), query.get("by", "")
-    found = choose(kept, choice, run.rows.read)
+    found = choose(kept, choice, run.rows.find)
     of_op = [each for each in kept if not choice.op or each.op == choice.op]
     of_step = [each for each in of_op if each.step == choice.step]
     flow = run.facts.flow() if not kept else None
     whole = choice.group is None and choice.row is None
     first = found.rows[0] if found.rows else None
+    steps = steps_of(kept, MOST_STEPS) if choice.step is None and not choice.first else []
+    groups = groups_of(of_step)[:MOST_GROUPS] if choice.step is not None and whole else []
+    told: list[StepRows | Group] = [*steps, *groups]
     return {
         "operators": [op.label for op in flow.ops] if flow else [],
         "choice": choice, "found": found.rows, "passing": found.passing, "total": found.total,
         "kept": len(kept), "most": MOST_ROWS,
-        "missing": missing_policy(kept), "faults": _faults(of_op),
-        "steps": steps_of(kept)[:MOST_STEPS] if choice.step is None and not choice.first else [],
-        "groups": groups_of(of_step)[:MOST_GROUPS] if choice.step is not None and whole else [],
+        "missing": missing_policy(kept),
+        "faults": [name for name in FAULTS if name == "truncated" or any(each.faults[name] for each in told)],
+        "steps": steps, "groups": groups,
         "why": _why(run, of_op, choice.step) if choice.step is not None and whole else None,
         "newest": f"{found.total} {first.step} {first.op} {first.row} {first.ref}" if first else "",
         "link": lambda **changes: link(choice, by, changes),
@@ -110,11 +113,6 @@ def _choice(query: Mapping[str, str]) -> Choice:
         query.get("sort", ""), _number(query.get("first")) or 0, group=query.get("group"),
         row=_number(query.get("row")), rank=query.get("rank", ""),
     )  # fmt: skip
-
-
-def _faults(kept: Sequence[Entry]) -> list[str]:
-    """Return the faults that the tables count: truncation, and those that a row has."""
-    return [name for name, has in FAULTS.items() if name == "truncated" or any(has(each.said) for each in kept)]
 
 
 def _why(run: Viewed, kept: Sequence[Entry], step: int) -> str | None:
