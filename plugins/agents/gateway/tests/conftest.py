@@ -15,7 +15,7 @@ import pytest
 
 from rolemesh import RankContext
 from rolemesh_agents import EndReached, Message, Observation, Outcome, Reward, Start, Tool, ToolCall, Turn
-from rolemesh_gateway import ProcessHarness
+from rolemesh_gateway import ProcessHarness, guard
 from rolemesh_gateway.dialogue import Dialogue
 from rolemesh_gateway.server import Door, Server
 
@@ -138,6 +138,24 @@ async def running(
 def gateway() -> Any:
     """`gateway(model)`: an asynchronous context with a `Running`."""
     return running
+
+
+HASTY = """
+import os, runpy, time
+monotonic = time.monotonic
+time.monotonic = lambda: monotonic() + 3600 * os.path.exists({late!r})
+runpy.run_path({guard!r}, run_name="__main__")
+"""
+
+
+@pytest.fixture
+def late(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that a program makes: then the clock of its guard is an hour ahead, and its seconds are over."""
+    folder = tmp_path_factory.mktemp("late")
+    found = folder / "late"
+    (folder / "guard.py").write_text(HASTY.format(late=str(found), guard=guard.__file__))
+    monkeypatch.setattr(guard, "__file__", str(folder / "guard.py"))
+    return found
 
 
 @pytest.fixture(scope="session")

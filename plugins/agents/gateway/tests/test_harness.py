@@ -102,7 +102,7 @@ REFUSED = ASK.replace('"model"', '"n": 2, "model"')
         ),
         ("echo bye; exit 0", "exit", "the program ended, without a turn of the model: it sent no request for one"),
         (
-            "echo bye; sleep 600",
+            "echo bye; : > {late}; sleep 600",
             "environment",
             "longer than its limit in seconds, without a turn of the model: it sent no",
         ),
@@ -119,9 +119,10 @@ REFUSED = ASK.replace('"model"', '"n": 2, "model"')
     ],
     ids=["nothing", "nothing, exit", "slow", "refused", "refused at last"],
 )
-def test_a_program_that_got_no_answer_fails_its_conversation_and_says_why(held, says, script, reward, reason):
+def test_a_program_that_got_no_answer_fails_its_conversation_and_says_why(held, says, late, script, reward, reason):
+    command = ["sh", "-c", script.replace("{late}", str(late))]
     with pytest.raises(ConversationFailedError, match=f"(?s){reason}") as caught:
-        held(lambda messages: says("ok"), command=["sh", "-c", script], reward=reward, seconds=3)
+        held(lambda messages: says("ok"), command=command, reward=reward)
     assert "bye" in caught.value.what
 
 
@@ -136,8 +137,8 @@ def test_a_program_that_crashes_fails_its_conversation_with_its_last_words(held,
         held(lambda messages: says("ok"), command=["{python}", "-c", "1 / 0"])
 
 
-def test_a_slow_program_is_truncated_and_ended(held, says):
-    talk = held(lambda messages: says("ok"), command=["sh", "-c", f"{ASK}; sleep 600"], seconds=1)
+def test_a_slow_program_is_truncated_and_ended(held, says, late):
+    talk = held(lambda messages: says("ok"), command=["sh", "-c", f"{ASK}; : > {late}; sleep 600"])
     assert talk.truncated == "the program ran longer than its limit in seconds"
 
 

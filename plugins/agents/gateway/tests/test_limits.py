@@ -332,12 +332,14 @@ def test_a_client_with_a_timeout_shorter_than_the_sampling_gets_the_turn_by_its_
     async def main():
         async with gateway(lambda messages: says("yes")) as here:
             here.talk.hang = asyncio.Event()
-            asyncio.get_running_loop().call_later(0.9, here.talk.hang.set)
             client = openai.AsyncOpenAI(
-                base_url=f"{here.door.url}/v1", api_key=here.door.key, timeout=0.4, max_retries=3
+                base_url=f"{here.door.url}/v1", api_key=here.door.key, timeout=1.0, max_retries=20
             )
             async with client:
-                answer = await client.chat.completions.create(**QUESTION)
+                asked = asyncio.ensure_future(client.chat.completions.create(**QUESTION))
+                await until(lambda: here.door.desk.repeated)
+                here.talk.hang.set()
+                answer = await asked
             assert (answer.choices[0].message.content, here.talk.asked) == ("yes", 1)
 
     asyncio.run(main())

@@ -65,17 +65,17 @@ def test_a_process_that_left_its_group_and_session_ends_with_the_program(tmp_pat
     assert not psutil.pid_exists(int(found.output))
 
 
-def test_a_program_that_ignores_sigterm_ends_at_its_limit(tmp_path):
+def test_a_program_that_ignores_sigterm_ends_at_its_limit(late, tmp_path):
     code = (
-        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('on', flush=True); time.sleep(600)"
+        f"import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open({str(late)!r}, 'w'); time.sleep(600)"
     )
-    found = asyncio.run(ran(code, tmp_path, seconds=0.5))
+    found = asyncio.run(ran(code, tmp_path))
     assert (found.code, found.ended) == (-signal.SIGKILL, "seconds")
 
 
-def test_a_program_has_the_grace_to_end_after_its_limit(tmp_path):
-    code = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(5)); time.sleep(600)"
-    found = asyncio.run(ran(code, tmp_path, seconds=1.0, grace_s=30.0))
+def test_a_program_has_the_grace_to_end_after_its_limit(late, tmp_path):
+    code = f"import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(5)); open({str(late)!r}, 'w')"
+    found = asyncio.run(ran(f"{code}; time.sleep(600)", tmp_path, grace_s=30.0))
     assert (found.code, found.ended) == (5, "seconds")
 
 

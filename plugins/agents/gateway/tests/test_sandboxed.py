@@ -57,13 +57,8 @@ open("up", "w").close()
 """
 """Leaves a process in a session of its own."""
 SLEEPS = "time.sleep(600)"
-ASKS = """
-import json, os, urllib.request
-body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "go"}]}).encode()
-headers = {"x-api-key": os.environ["ROLEMESH_KEY"], "Content-Type": "application/json"}
-url = os.environ["ROLEMESH_URL"] + "/v1/chat/completions"
-urllib.request.urlopen(urllib.request.Request(url, body, headers)).read()
-"""
+BODY = '{"model": "m", "messages": [{"role": "user", "content": "go"}]}'
+ASKS = f"curl -s -H \"x-api-key: $ROLEMESH_KEY\" -d '{BODY}' $ROLEMESH_URL/v1/chat/completions"
 
 
 @pytest.fixture
@@ -141,7 +136,7 @@ def test_the_limits_of_a_sandbox_hold_for_a_program(boxed, says, code, reason):
 
 
 def test_a_program_that_hangs_in_a_sandbox_is_truncated(boxed, says):
-    command = ["{python}", "-c", ASKS + LEAVES + SLEEPS]
+    command = ["sh", "-c", f"{ASKS}; setsid sleep 600 & sleep 600"]
     talk = boxed("guarded", lambda messages: says("ok"), command=command, seconds=3.0)
     assert talk.truncated == "the program ran longer than its limit in seconds"
 
