@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 from tests.browser import CHROMIUM, Browser, viewed
 
+from rolemesh_recorder.node_record import NodeFile
+from rolemesh_recorder.usage import Usage, node_file
 from rolemesh_report.writing import write_report
 
-from .test_server import write_run
+from .test_server import T, write_run
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
@@ -18,7 +21,14 @@ def test_scripts_draw_lanes_and_curves_without_a_complaint_and_keys_choose_piece
     browser = Browser(tmp_path / "profile")
     piece = "document.getElementById('piece').textContent"
     try:
-        with viewed(write_run(tmp_path / "run", ended=False)) as address:
+        run = write_run(tmp_path / "run", ended=False)
+        with (run / "events.jsonl").open("a") as events:
+            up = {"role": "source", "rank": 0, "generation": 0, "pid": 7, "node": "n1"}
+            events.write(json.dumps({"seq": 9, "epoch": 1, "time": T / 1e6, "kind": "rank_up", "data": up}) + "\n")
+        file = NodeFile(node_file(run, "n1"), 10_000)
+        for at in range(2):
+            file.append(Usage(T + at * 500_000, 500_000, 1.25 + at / 4, 2.0, 3 * 10**9, 16 * 10**9, 600_000))
+        with viewed(run) as address:
             browser.ask("Page.navigate", url=re.sub("/[a-z]+[?]", "/metrics?", address))
             browser.until("document.querySelector('[data-name=loss][data-ready]') !== null")
             curve = browser.value("document.querySelector('[data-name=loss] .plot').ariaLabel")
@@ -36,6 +46,14 @@ def test_scripts_draw_lanes_and_curves_without_a_complaint_and_keys_choose_piece
                 ("End", "sink/0: waits for a value sink.take batch · step 7 · 60.00 ms, at 700.0 ms"),
                 ("ArrowRight", "sink/0: computes sink.take  · step 7 · 40.00 ms, at 760.0 ms"),  # beyond the window
                 ("Home ArrowLeft", "sink/0: computes sink.take  · step 4 · 40.00 ms, at 460.0 ms"),
+                ("ArrowDown Home", "n1: cores 1.25 of 2 · 500.0 ms, at 0 s"),
+                ("ArrowRight", "n1: cores 1.5 of 2 · 500.0 ms, at 500.0 ms"),
+                ("ArrowDown", "n1: memory 3 GB of 16 GB · 500.0 ms, at 500.0 ms"),
+                ("ArrowDown", "n1: network 1.2 MB/s, most 1.2 MB/s · 500.0 ms, at 500.0 ms"),
+                (
+                    "ArrowUp ArrowUp ArrowUp",
+                    "sink/0: waits for a value sink.take batch · step 5 · 60.00 ms, at 500.0 ms",
+                ),
                 ("Escape", "\u00a0"),
             ):
                 for key in keys.split():

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from rolemesh_facts.node_load import engine_load, engine_names, fewer, loads
 from rolemesh_recorder import node_counters
 from rolemesh_recorder.extension import Recorder
 from rolemesh_recorder.node_counters import GPUs, Meter, cores_used, memory_used, network_bytes
@@ -142,6 +143,33 @@ def test_a_nodes_file_stays_small_and_its_sums_exact(tmp_path: Path) -> None:
     with path.open("ab") as damaged:
         damaged.write(b'{"t":1}\n{"t":')
     assert list(read_usage(tmp_path, "10.0.0.1/é")) == found
+
+
+def test_loads_of_a_node_are_its_lines_and_neighbours_join(tmp_path: Path) -> None:
+    gpu = GPU(1, 0.5, 10, 40, 61.0, "H200")
+    lines = [Usage(2000 * at, 2000, at, 8.0, at, 50, 7, 3, (gpu,)) for at in range(8)]
+    whole = {load.what: load for load in loads(lines)}
+    assert list(whole) == ["cores", "memory", "GPU 1", "GPU 1 memory", "network"]
+    assert whole["cores"].parts == [(2000 * at, 2000, at) for at in range(8)]
+    assert (whole["GPU 1"].said, whole["GPU 1 memory"].said) == ("50% busy, 61 °C, H200", "10 bytes of 40 bytes")
+    assert (whole["network"].full, whole["network"].unit) == (5000.0, "B/s")
+    few = {load.what: load for load in loads(fewer(lines, 4))}
+    assert few["cores"].parts == [(4000 * at, 4000, 2 * at + 0.5) for at in range(4)]
+    assert [most for *_, most in few["memory"].parts] == [1, 3, 5, 7]
+    assert loads([]) == []
+
+
+def test_loads_of_engines_last_from_one_line_of_metrics_to_the_next() -> None:
+    names = ["loss", "kv_cache_usage", "decode_requests_running", "requests_running", "not_preemptionss"]
+    assert engine_names(names) == ["decode_requests_running", "requests_running", "kv_cache_usage"]
+    times = {0: 10, 2: 30, 3: 40, 4: 60}
+    points = [0, 2, 4], [1.0, 3.0, 5.0]
+    found = engine_load("requests_running", points, times, 0, 99, 8)
+    assert found.parts == [(0, 10, 1.0), (10, 20, 3.0), (40, 20, 5.0)]
+    assert (found.unit, found.full) == ("requests", 5.0)
+    assert engine_load("requests_running", points, times, 15, 35, 8).parts == [(15, 15, 3.0)]
+    assert engine_load("requests_running", points, times, 0, 99, 2).parts == [(0, 30, 7 / 3), (40, 20, 5.0)]
+    assert engine_load("kv_cache_usage", points, times, 0, 99, 8).full == 1.0
 
 
 def test_an_agent_records_its_node_from_its_start_to_its_end(tmp_path: Path) -> None:

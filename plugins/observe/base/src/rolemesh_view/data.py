@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,11 +12,13 @@ import msgspec
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_facts import RunFacts
 from rolemesh_facts.lanes import columns, joined, lane
+from rolemesh_facts.node_load import Load, engine_load, engine_names, fewer, loads
 from rolemesh_facts.pieces import Piece
 from rolemesh_facts.series import centred, exponential, thinned
 from rolemesh_recorder.lines import Line
 from rolemesh_recorder.reading import read_accounts, record_bytes
 from rolemesh_view.axis import marks_of, places_of
+from rolemesh_view.placement import nodes_of
 from rolemesh_view.text import shown
 from rolemesh_view.viewed import Runs, Viewed
 
@@ -24,6 +26,8 @@ __all__ = ["DATA"]
 
 Query = Mapping[str, str]
 MOST_LANES, MOST_COLUMNS, MOST_POINTS, MOST_RUNS, MOST_MARKS = 60, 3000, 1500, 8, 200
+MOST_NODES = 4
+"""Maximum number of nodes whose load lies below the lanes: a full file of a node takes 30 ms to read."""
 COLUMNS_PER_ARROW = 8
 """Columns of the screen per arrow; with more arrows none is drawn, because nobody could follow them."""
 MOST_BYTES, MOST_SHOWN = 3_000_000, 1_500_000
@@ -50,7 +54,7 @@ class _Once(RunFacts):
 
 
 def lanes(run: Viewed, runs: Runs, query: Query) -> bytes:
-    """Return pieces, arrows and marks of some ranks between two times, in µs after the begin of the record."""
+    """Return pieces, arrows, marks and loads of some ranks between two times, in µs after the begin of the record."""
     begin, end, refs = run.whole()
     since, until = begin + _int(query, "since", 0), begin + _int(query, "until", end - begin)
     first, count = _int(query, "first", 0), min(_int(query, "count", 40), MOST_LANES)
@@ -72,11 +76,13 @@ def lanes(run: Viewed, runs: Runs, query: Query) -> bytes:
         found = facts.lanes(since, until, wide, chosen)
     with run.lock:
         doing, marks = run.phases(), run.facts.marks(end)
+        on, engines = nodes_of(run.facts.events(), chosen)[:MOST_NODES], [*_engine_loads(run, since, until, wide)]
     for ref, (phase, began) in doing.items():
         if ref in found:  # its process has no record yet
             last = max((piece.end for piece in found[ref]), default=0)
             if (start := max(last, int(began * 1e6))) < min(end, until):
                 found[ref].append(Piece(start, min(end, until), phase))
+    loaded = [*_node_loads(facts, on, since, until, wide), *engines]
     most = max(20, wide // COLUMNS_PER_ARROW)
     arrows = facts.arrows(since, until, most + 1, chosen) if until > since and not rough else []
     answer: dict[str, Any] = {
@@ -95,10 +101,29 @@ def lanes(run: Viewed, runs: Runs, query: Query) -> bytes:
             [mark.t - begin, mark.end - mark.t, mark.kind, shown(mark.text, 300)]
             for mark in marks if mark.end >= since and mark.t <= until
         ][-MOST_MARKS:],
+        "loads": [
+            [name, load.what, load.said, load.unit, load.full, [[t - begin, d, part] for t, d, part in load.parts]]
+            for name, load in loaded
+        ],
         "ops": {op.id: op.label for op in flow.ops} if flow else {},
         "edges": {edge.id: edge.param for edge in flow.edges} if flow else {},
     }  # fmt: skip
     return msgspec.json.encode(answer)
+
+
+def _node_loads(facts: RunFacts, nodes: Sequence[str], since: int, until: int, most: int) -> Iterator[tuple[str, Load]]:
+    """Yield the loads of nodes between two times, each with the node's name."""
+    for node in nodes:
+        lines = [line for line in facts.usage(node) if line.t + line.d > since and line.t < until]
+        yield from ((node, load) for load in loads(fewer(lines, most)))
+
+
+def _engine_loads(run: Viewed, since: int, until: int, most: int) -> Iterator[tuple[str, Load]]:
+    """Yield what inference engines report, with a name for all of them."""
+    if names := engine_names(run.facts.metric_names()):
+        times = {line.step: int(line.time * 1e6) for line in run.facts.metrics()}
+        for name in names:
+            yield "engines", engine_load(name, run.facts.points(name), times, since, until, most)
 
 
 def metrics(run: Viewed, runs: Runs, query: Query) -> bytes:

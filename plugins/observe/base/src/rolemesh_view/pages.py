@@ -181,7 +181,7 @@ def _placement(run: Viewed, query: Query) -> dict[str, Any]:
 def _loads(run: Viewed, node: str) -> list[tuple[str, str, Curve]]:
     """Return the kinds of load of a node: name, latest values, and curve."""
     found = loads(run.facts.usage(node))
-    return [(each.what, each.said, curve_of(thinned(each.points, 200), 260, 74, (0.0, 1.0))) for each in found]
+    return [(each.what, each.said, curve_of(thinned(each.shares, 200), 260, 74, (0.0, 1.0))) for each in found]
 
 
 def _job_file(run: Viewed, query: Query) -> dict[str, Any]:

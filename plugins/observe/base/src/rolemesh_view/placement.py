@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from rolemesh.api.observer import Event
+from rolemesh.api.rank_ref import RankRef
 
-__all__ = ["Node", "Place", "nodes"]
+__all__ = ["Node", "Place", "nodes", "nodes_of"]
 
 
 class Place(NamedTuple):
@@ -49,6 +50,20 @@ def nodes(events: Iterable[Event], sizes: Mapping[str, int]) -> list[Node]:
     for node, place in places.values():
         there.setdefault(node, []).append(place)
     return [Node(name, tuple(agents.get(name, ())), tuple(sorted(there[name]))) for name in sorted(there)]
+
+
+def nodes_of(events: Sequence[Event], ranks: Collection[RankRef]) -> list[str]:
+    """Return the nodes on which the latest processes of these ranks started, sorted."""
+    left, found = set(ranks), set[str]()
+    for event in reversed(events):
+        if not left:
+            break
+        if event.kind == "rank_up":
+            role, rank, node = (event.data.get(name) for name in ("role", "rank", "node"))
+            if isinstance(role, str) and isinstance(rank, int) and (ref := RankRef(role, rank)) in left:
+                left.remove(ref)
+                found |= {node} if isinstance(node, str) else set()
+    return sorted(found)
 
 
 def _int(value: object) -> int:

@@ -1,4 +1,5 @@
-// The canvas of lanes: asks the server for the pieces of a window of time and of ranks, and draws them.
+// The canvas of lanes: asks the server for the pieces of a window of time and of ranks, and draws them. Below the ranks
+// lie the loads of their nodes and of engines, as areas.
 "use strict";
 (() => {
   const canvas = document.getElementById("lanes"), context = canvas.getContext("2d");
@@ -19,6 +20,15 @@
   const x = t => LEFT + (t - view[0]) / (view[1] - view[0]) * width();
 
   const say = text => { document.getElementById("piece").textContent = text || "\u00a0"; };
+  const rounded = n => String(Number(n.toPrecision(3)));
+  const amount = (n, unit) => { // 1.3 cores, 12 GB, 3.4 MB/s, 54 %
+    if (!unit) return rounded(n * 100) + " %";
+    if (unit === "cores") return rounded(n);
+    const size = unit[0] === "B" ? Math.max(0, ["", "k", "M", "G", "T"].findLastIndex((_, at) => n >= 1e3 ** at)) : 0;
+    return rounded(n / 1e3 ** size) + " " + (size ? "kMGT"[size - 1] : "") + unit;
+  };
+  const whole = (unit, full) => !unit ? "" : (unit === "B" || unit === "cores" ? " of " : ", most ") + amount(full, unit);
+  const load_words = ([name, what, , unit, full], [begin, d, n]) => `${name}: ${what} ${amount(n, unit)}${whole(unit, full)} · ${seconds(d)}, at ${seconds(begin)}`;
   const words_of = (name, [begin, d, phase, op, edge, step, restart]) => `${name}: ${named(phase)} ${data.ops[op] || ""} ${data.edges[edge] || ""}${step >= 0 ? " · step " + step : ""} · ${seconds(d)}, at ${seconds(begin)}${restart ? " · after restart " + restart : ""}`;
 
   async function load() {
@@ -41,11 +51,13 @@
     draw();
     canvas.dataset.ready = "1";
   }
+  const loads = () => document.getElementById("loads").checked ? data.loads : [];
+  const rows = () => data.lanes.length + loads().length;
   function later() { clearTimeout(timer); timer = setTimeout(load, 120); }
 
   function draw() {
     if (!data || !view) return;
-    const ratio = devicePixelRatio || 1, tall = TOP + Math.max(1, data.lanes.length) * ROW + 6;
+    const ratio = devicePixelRatio || 1, tall = TOP + Math.max(1, rows()) * ROW + 6;
     canvas.style.height = tall + "px";
     canvas.width = canvas.clientWidth * ratio; canvas.height = tall * ratio;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
@@ -69,17 +81,27 @@
         }
       }
     });
+    loads().forEach(([, what, said, unit, full, parts], number) => {
+      const floor = TOP + (data.lanes.length + number + 1) * ROW - 3, high = ROW - 6;
+      context.fillStyle = style("link"); context.globalAlpha = 0.35;
+      for (const [t, d, n] of parts) {
+        const left = Math.max(LEFT, x(t)), right = Math.min(canvas.clientWidth, x(t + d)), up = full > 0 ? Math.min(1, n / full) * high : 0;
+        if (right > left) context.fillRect(left, floor - up, Math.max(0.6, right - left), up);
+      }
+      context.globalAlpha = 1; context.fillStyle = ink;
+      context.fillText(what + (said ? " " + said : whole(unit, full)), LEFT + 4, floor - high / 2);
+    });
     marks(tall);
     if (document.getElementById("arrows").checked) arrows(ink);
     const piece = found();
     if (piece) {
       context.strokeStyle = style("link"); context.lineWidth = 3;
-      context.strokeRect(x(piece[0]) - 1, TOP + (chosen.lane - first) * ROW + 2, Math.max(4, piece[1] / (view[1] - view[0]) * width()) + 2, ROW - 4);
+      context.strokeRect(x(piece[0]) - 1, TOP + (number() < 0 ? chosen.lane - first : data.lanes.length + number()) * ROW + 2, Math.max(4, piece[1] / (view[1] - view[0]) * width()) + 2, ROW - 4);
       context.lineWidth = 1;
     }
     context.restore();
     context.fillStyle = ink;
-    data.lanes.forEach(([name], at) => context.fillText(name.slice(0, LEFT / 7), 6, TOP + at * ROW + ROW / 2));
+    [...data.lanes, ...loads()].forEach(([name], at) => context.fillText(name.slice(0, LEFT / 7), 6, TOP + at * ROW + ROW / 2));
     document.getElementById("range").textContent = `${seconds(view[0])} to ${seconds(view[1])} of ${seconds(data.length)} since ${new Date(data.begin / 1000).toISOString().slice(0, 19).replace("T", " ")} UTC · ranks ${first + 1} to ${first + data.lanes.length} of ${data.total}${data.many ? " · zoom in for calls and arrows" : ""}`;
   }
   function axis(tall, quiet) {
@@ -126,16 +148,20 @@
   canvas.addEventListener("pointermove", event => {
     if (!data) return;
     if (drag) { const span = view[1] - view[0]; place(drag[1] - (event.clientX - drag[0]) / width() * span, span); return; }
-    const row = data.lanes[Math.floor((event.offsetY - TOP) / ROW)], t = view[0] + share(event) * (view[1] - view[0]);
-    const piece = row && row[1].find(([begin, d]) => begin <= t && t < begin + d);
+    const at = Math.floor((event.offsetY - TOP) / ROW), row = data.lanes[at], load = loads()[at - data.lanes.length], t = view[0] + share(event) * (view[1] - view[0]);
+    const within = ([begin, d]) => begin <= t && t < begin + d, piece = row && row[1].find(within), part = load && load[5].find(within);
     const near = data.marks.findLast(([begin]) => Math.abs(x(begin) - event.offsetX) < 4);
-    say(near ? "at " + seconds(near[0]) + ": " + near[3] : piece ? words_of(row[0], piece) : "");
+    say(near ? "at " + seconds(near[0]) + ": " + near[3] : piece ? words_of(row[0], piece) : part ? load_words(load, part) : "");
   });
   // What the keys have chosen: the number of a lane, and a time in it. Its piece is the one at that time, or the next one.
-  const lane = () => chosen && data.lanes[chosen.lane - first];
-  const found = () => lane()?.[1].find(([begin, d]) => chosen.at < begin + d);
-  function choose(number, at) {
-    chosen = {lane: Math.max(0, Math.min(number, data.total - 1)), at};
+  // The numbers of loads follow those of the ranks.
+  const number = () => chosen ? chosen.lane - data.total : -1; // of the chosen load, negative for a rank
+  const lane = () => chosen && (number() < 0 ? data.lanes[chosen.lane - first] : loads()[number()]);
+  const pieces = () => lane() ? lane()[number() < 0 ? 1 : 5] : [];
+  const found = () => pieces().find(([begin, d]) => chosen.at < begin + d);
+  function choose(next, at) {
+    chosen = {lane: Math.max(0, Math.min(next, data.total + loads().length - 1)), at};
+    if (number() >= 0) { said(); return; }
     const page = Math.floor(chosen.lane / COUNT) * COUNT;
     if (page !== first) { first = page; load().then(said); return; }
     said();
@@ -143,12 +169,12 @@
   function said() {
     draw();
     const piece = found();
-    say(piece ? words_of(lane()[0], piece) : lane() ? lane()[0] + ": no piece in this window" : "");
+    say(piece ? (number() < 0 ? words_of(lane()[0], piece) : load_words(lane(), piece)) : lane() ? lane()[0] + ": no piece in this window" : "");
   }
   async function along(by) {
-    const pieces = lane()[1], piece = found(), next = pieces.indexOf(piece) + by, span = view[1] - view[0];
-    if (by < 0 ? next >= 0 : next < pieces.length) {
-      const [begin, d] = pieces[next];
+    const all = pieces(), piece = found(), next = all.indexOf(piece) + by, span = view[1] - view[0];
+    if (by < 0 ? next >= 0 : next < all.length) {
+      const [begin, d] = all[next];
       chosen.at = begin;
       if (begin < view[0] || begin + Math.min(d, span) > view[1]) place(begin - span / 2, span);
       said();
@@ -171,7 +197,7 @@
       if (chosen) choose(chosen.lane + by, chosen.at); else choose(first, view[0]);
     }
     else if (event.key === "Home") choose(chosen?.lane ?? first, view[0]);
-    else if (event.key === "End") choose(chosen?.lane ?? first, Math.max(view[0], (lane() || data.lanes[0])[1].findLast(([begin]) => begin < view[1])?.[0] ?? view[0]));
+    else if (event.key === "End") choose(chosen?.lane ?? first, Math.max(view[0], (lane() ? pieces() : data.lanes[0][1]).findLast(([begin]) => begin < view[1])?.[0] ?? view[0]));
     else if (event.key === "+") zoom(0.5, at);
     else if (event.key === "-") zoom(2, at);
     else if (event.key === "Escape" && chosen) { chosen = null; say(""); draw(); }
@@ -184,7 +210,7 @@
     if (factor === "all") { view = null; load(); } else if (factor) zoom(Number(factor));
     if (rows) { first = Math.max(0, Math.min(first + Number(rows) * COUNT, Math.floor((data.total - 1) / COUNT) * COUNT)); load(); }
   });
-  document.getElementById("arrows").addEventListener("change", draw);
+  document.getElementById("controls").addEventListener("change", draw);
   addEventListener("resize", () => { draw(); later(); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   load();
