@@ -16,6 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.e2e.harness import until
 
 from rolemesh.api.observer import Event, JobStatus, RankStatus, RunInfo, StepMetrics
+from rolemesh.runs.jsonl import metrics_line
+from rolemesh.runs.run import METRICS_FILE
 from rolemesh_prometheus import PrometheusObserver, PrometheusOptions, server
 
 
@@ -58,6 +60,20 @@ def test_a_scrape_has_the_newest_values_and_the_state(tmp_path: Path) -> None:
     with pytest.raises(HTTPError, match="421"):  # a web site whose name leads here
         scraped(tmp_path, "evil.example")
     observer.job_ended({"status": "done"})
+
+
+def test_a_restarted_master_shows_the_newest_values_before_its_first_line(tmp_path: Path) -> None:
+    values = {"reward": 0.0, "eval": 7.0}, {"reward": 0.25}
+    lines = [StepMetrics(step, 1, 1.0 + step, each) for step, each in enumerate(values)]
+    first = started(tmp_path)
+    first.steps_finished(tuple(lines))
+    (tmp_path / METRICS_FILE).write_bytes(b"".join(metrics_line(line)[1] for line in lines))
+    first.job_ended({"status": "interrupted"})
+    second = started(tmp_path)
+    found = scraped(tmp_path)
+    assert [found["rolemesh_metric", name] for name in ("eval", "reward")] == [7.0, 0.25]
+    assert found["rolemesh_step",] == 1
+    second.job_ended({"status": "done"})
 
 
 CHROME = {"User-Agent": "Mozilla/5.0", "Accept-Language": "en"}

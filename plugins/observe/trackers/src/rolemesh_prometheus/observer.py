@@ -11,7 +11,7 @@ from pydantic import Field
 from rolemesh.api.observer import JobStatus, RunInfo
 from rolemesh.hookspecs import hookimpl
 from rolemesh.runs.run import write_json
-from rolemesh_tracking import Cursor, Line, Note, Tracker, TrackerOptions
+from rolemesh_tracking import Cursor, Line, Note, Tracker, TrackerOptions, newest
 
 if TYPE_CHECKING:
     from rolemesh_prometheus.server import Server
@@ -42,13 +42,15 @@ class PrometheusObserver(Tracker):
     _server: Server | None = None
 
     def open(self, run: RunInfo, known: Cursor) -> tuple[str, int]:
-        """Listen. Raises OSError if the port is taken."""
+        """Listen, and show what the master before this one has shown. Raises OSError if the port is taken."""
         from rolemesh_prometheus.server import Server
 
         self._server = Server(self.options.host, self.options.port, self.name(run), run.roles)
         host = f"[{self.options.host}]" if ":" in self.options.host else self.options.host
         address = f"{host}:{self._server.port}"
         write_json(Path(run.run_dir, TARGETS_FILE), [{"targets": [address], "labels": {"rolemesh_job": run.name}}])
+        if (line := newest(Path(run.run_dir), known.step, self.options.metrics)) is not None:
+            self._server.show([line], [])
         return f"http://{address}/metrics", -1
 
     def send(self, lines: Sequence[Line], notes: Sequence[Note]) -> None:

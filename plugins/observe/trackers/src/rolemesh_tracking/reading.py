@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from heapq import merge
@@ -15,7 +16,10 @@ from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE
 from rolemesh_tracking.cursor import Cursor
 from rolemesh_tracking.lines import Line, Note, flat, note
 
-__all__ = ["unsent"]
+__all__ = ["newest", "unsent"]
+
+NEWEST_BYTES = 4_000_000
+"""Bytes at the end of the metrics that have the newest value of each one, unless it comes very rarely."""
 
 
 def unsent(run_dir: Path, cursor: Cursor, patterns: Sequence[str]) -> Iterator[Line | Note]:
@@ -28,6 +32,21 @@ def unsent(run_dir: Path, cursor: Cursor, patterns: Sequence[str]) -> Iterator[L
             yield flat(each, patterns)
         elif (told := note(each, step)) is not None:
             yield told
+
+
+def newest(run_dir: Path, upto: int, patterns: Sequence[str]) -> Line | None:
+    """Return the newest value of each metric up to a step, under the number of the last line; None if there is none."""
+    path, values, last = run_dir / METRICS_FILE, dict[str, float](), None
+    with suppress(FileNotFoundError):
+        with open_regular(path) as file:
+            begin = max(0, file.seek(0, os.SEEK_END) - NEWEST_BYTES)
+            file.seek(begin)
+            begin += len(file.readline()) if begin else 0
+        for each in read_metrics(path, start=begin):
+            if each.step <= upto:
+                last = flat(each, patterns)
+                values |= last.values
+    return None if last is None else last._replace(values=values)
 
 
 def _events(run_dir: Path, after: int) -> Iterator[Event]:
