@@ -269,8 +269,7 @@ class Facts:
 
     def traffic(self, edge: Json, since: int, until: int) -> tuple[float, float]:
         """Return the bytes per second of all producers of an edge, and the values per second of a consumer."""
-        sent = values = 0.0
-        takers = []
+        sent, takers = 0.0, []
         for rank in self.records:
             _, wall, steps = self.spent(rank, since, until)
             if not wall:
@@ -286,22 +285,14 @@ class Facts:
                 ]  # fmt: skip
                 sent += sum(amounts) / wall * 1e6
         every = next(op.get("every", 1) for op in self.flow["ops"] if op["id"] == edge["dst"])
-        values = sum(takers) / len(takers) / every if takers else 0.0
-        return sent, values
-
-    def rate(self, role: str, since: int, until: int) -> float:
-        """Return the steps per second of a role's ranks, on average."""
-        found = [self.spent(rank, since, until)[1:] for rank in self.records if rank[0] == role]
-        rates = [steps / wall * 1e6 for wall, steps in found if wall]
-        return sum(rates) / len(rates) if rates else 0.0
+        steps_s = 1 / self.seconds_per_step if self.seconds_per_step else sum(takers) / max(1, len(takers))
+        return sent, steps_s / every
 
     @property
     def recent(self) -> tuple[int, int]:
-        """The time that rates cover: the last five lines, but 10 s at least and a minute at most."""
+        """The time that rates cover: the last five lines, but 10 s at least."""
         last = self.metrics[-6:]
-        seconds = min(60.0, max(10.0, 1.1 * (last[-1]["time"] - last[0]["time"]))) if len(last) > 1 else 60.0
-        end = self.ends[1]
-        return end - int(seconds * 1e6), end
+        return self.last_steps(max(10.0, last[-1]["time"] - last[0]["time"]) if len(last) > 1 else 60.0)
 
     def most_on_path(self, label: str, since: int, until: int) -> float:
         """Return the largest possible share of an operator in the critical path: the time in which some rank runs it.

@@ -141,12 +141,10 @@ def overview(seen: Compared) -> None:
         name = each.attributes["data-key"]
         curve(seen, name, each)
         said = each.all("figcaption")[0].text.removeprefix(name).strip()
-        if match := re.search(r"from (\S+) to (\S+)$", said):
+        if match := re.search(r"from (\S+) to ([^\s,]+)", said):
             first, last = thirds(facts, name)
             seen.same(f"{name}: first third", match[1], first)
             seen.same(f"{name}: last third", match[2], last)
-        elif match := re.search(r"stays at ([^,]+),", said):
-            seen.same(f"{name}: last third", match[1], thirds(facts, name)[1])
     told = {each.number: each for each in facts.recoveries}
     for each in shown.section("What failed?").all("p"):
         if "data-key" in each.attributes:
@@ -229,15 +227,15 @@ def flow(seen: Compared) -> None:
         parts = rest.split(" · ")
         seen.same(f"{label}: ranks", parts[0].split()[0], str(facts.sizes[role]))
         for each in parts[1:]:
-            if each.endswith(("steps/s", "per step")):
-                rate = facts.rate(role, *facts.recent)
-                seen.same(f"{label}: rate", each, rate if each.endswith("steps/s") else 1 / rate)
-            elif each.startswith("critical path"):
+            if each.startswith("critical path"):
                 first = label == next(each for op, each in facts.labels.items() if facts.role_of[op] == role)
                 own = [part for name, part in path if name == label or (first and name.startswith(f"{role}:"))]
                 seen.same(f"{label}: critical path", each.rpartition(" ")[2], math.fsum(own), within=0.005 * len(own))
             elif each.startswith("computes"):
                 seen.same(f"{label}: computes", each.split()[-1], facts.shares(role, since, until)["computing"])
+    if (speed := re.search(r"Speed: (\S+ \S+ per step|\S+ steps/s)", shown.text)) and facts.seconds_per_step:
+        pace = facts.seconds_per_step
+        seen.same("speed", speed[1], pace if speed[1].endswith("per step") else 1 / pace)
     edges = shown.table() if facts.flow["edges"] else []
     seen.same("edges", len(edges), len(facts.flow["edges"]))
     for row, edge in zip(edges, facts.flow["edges"], strict=True):

@@ -47,6 +47,27 @@ def test_thinking_is_apart_from_the_answer(message: dict[str, str], thinking: st
     assert (found.thinking, found.text) == (thinking, text)
 
 
+SAID = [{"role": role, "content": role} for role in ("system", "user", "assistant", "user", "assistant", "user")]
+
+
+@pytest.mark.parametrize(
+    ("columns", "examples"),
+    [
+        ({"messages": SAID[:5], "turns": 1}, [1, 2]),
+        ({"messages": SAID[:5], "turns": 2}, []),
+        ({"messages": SAID, "turns": 2}, []),
+        ({"messages": SAID, "turns": 7}, []),
+        ({"messages": SAID[:5]}, []),
+        ({"messages": SAID, "text": "4"}, [1, 2, 3, 4]),
+        ({"prompt": SAID, "completion": "4"}, [1, 2, 3, 4]),
+    ],
+)
+def test_answers_that_the_model_did_not_sample_are_examples(columns: dict[str, object], examples: list[int]) -> None:
+    found = cards(columns)
+    assert [at for at, card in enumerate(found) if card.example] == examples
+    assert found[-1].text == ("4" if "text" in columns or "completion" in columns else found[-1].role)
+
+
 def test_rows_with_texts_are_conversations_of_two_messages() -> None:
     assert cards({"prompt": "2+2?", "completion": "4", "reward": 1.0}) == [Card("user", "2+2?"), Card("assistant", "4")]
     chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+2?"}]

@@ -56,6 +56,17 @@ def test_an_edge_passes_between_the_operators_of_the_layers_that_it_skips() -> N
             assert not any(u < x < u + WIDTH and v < y < v + HEIGHT for u, v in drawing.places.values()), line
 
 
+def test_a_label_lies_on_its_line_and_not_on_another_one() -> None:
+    """Two lines cross in the middle, where a label would hide both."""
+    drawing = draw(["a", "b", "c", "d"], [("a", "d"), ("b", "c"), ("a", "c")])
+    places = [(line.x, line.y) for line in drawing.lines]
+    for at, (x, y) in enumerate(places):
+        on = [min(abs(x - u) + abs(y - v) for u, v in points(line.path)) for line in drawing.lines]
+        assert on[at] < 4
+        assert all(far > 12 for number, far in enumerate(on) if number != at), (at, on)
+        assert all(abs(x - u) >= 90 or abs(y - v) >= 30 for u, v in places[:at])
+
+
 def test_an_edge_to_the_same_operator_leads_back() -> None:
     assert draw(["a"], [("a", "a")]).lines[0].back
 

@@ -14,7 +14,9 @@ from rolemesh_facts import RunFacts
 from rolemesh_facts.critical import Critical, Station
 from rolemesh_facts.curves import curve_of
 from rolemesh_facts.overview import by_importance, headlines, largest_fall, pace_of, seconds_per_step, trend
+from rolemesh_recorder.lines import Account, FlowEdge, FlowFile, FlowOp, Head, encode, rank_folder
 from rolemesh_view.overview import bottleneck, goal_of
+from rolemesh_view.viewed import Viewed
 
 GRPO = (
     "load_s", "grad_norm", "lr", "loss", "logprob_diff", "entropy", "lag_0", "trained_tokens", "reward",
@@ -55,6 +57,28 @@ def test_a_metric_rises_or_falls_only_beyond_its_noise() -> None:
     found = trend((steps, noise))
     assert found is not None
     assert found.word == "stays"
+
+
+def test_of_three_to_five_values_only_a_row_in_order_is_a_trend() -> None:
+    words = [trend((range(len(each)), each)) for each in ([0.5, 0.0, 0.1667], [1.0, 2.0, 3.0], [1.0, 1.0, 1.0])]
+    assert [found and found.word for found in words] == [None, "rises", "stays"]
+
+
+def test_the_speed_of_the_flow_is_that_of_the_overview(tmp_path: Path) -> None:
+    """Steps take 31 s: the last minute of the record has the ends of one or two, and whole steps have three."""
+    folder = rank_folder(tmp_path, "work", 0)
+    folder.mkdir(parents=True)
+    flow = FlowFile("seen", (FlowOp(0, "work", "work.do"),), (FlowEdge(0, 0, 0, "x", "Split()"),), {"work": 1}, {})
+    (tmp_path / "record/flow.json").write_bytes(msgspec.json.encode(flow))
+    accounts = [Account(at * 1_000_000, 1_000_000, at // 31, int(at % 31 == 30)) for at in range(130)]
+    lines = [Head("work", 0, 0, 1, "node", 0), *accounts]
+    (folder / "000000.jsonl").write_bytes(b"".join(encode(each) + b"\n" for each in lines))
+    rest: dict[str, object] = {"operators": {}, "roles": {}, "staleness": {}, "records": {}}
+    metrics = [{"step": at, "steps": 1, "time": 31.0 * (at + 1), **rest} for at in range(4)]
+    (tmp_path / "metrics.jsonl").write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in metrics))
+    look = Viewed(tmp_path).look()
+    assert look.rate == look.states[0].values_s == pytest.approx(1 / 31)
+    assert look.recent_s == pytest.approx(93.0), "three whole steps"
 
 
 def test_the_largest_fall_is_the_one_between_two_finite_values() -> None:

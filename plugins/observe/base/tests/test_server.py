@@ -196,7 +196,7 @@ def test_the_page_of_the_flow_has_queue_credits_and_rates_of_each_edge(client: T
     found = dict(re.findall('data-number="(.*?)">(.*?)<', page))
     assert found["waiting"] == "60%"
     assert (found["queue"], found["under_way"], found["credits"]) == ("3", "4", "2")
-    assert (found["bytes_s"], found["values_s"], found["staleness"]) == ("20 kB/s", "10", "0")
+    assert (found["bytes_s"], found["values_s"], found["staleness"]) == ("20 kB/s", "1", "0")
 
 
 def test_bars_of_waits_and_of_work_have_the_colours_of_their_phases(client: TestClient) -> None:
@@ -344,6 +344,27 @@ def test_the_page_of_placement_says_at_a_node_why_its_drain_waits(tmp_path: Path
     assert "needs cpu 4" in node.partition("</section>")[0]
 
 
+def test_the_page_of_placement_shows_some_nodes_and_finds_the_others_by_name_or_rank(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", ended=False)
+    with (run / "events.jsonl").open("a") as file:
+        for at in range(250):
+            data = {"role": "source", "rank": at, "generation": 0, "pid": 9, "node": f"node{at:03}"}
+            event = {"seq": 9 + at, "epoch": 1, "time": T / 1e6, "kind": "rank_up", "data": data}
+            file.write(json.dumps(event) + "\n")
+    (run / "record/flow.json").unlink()
+    client = TestClient(
+        application(Runs(tmp_path), Access(TOKEN)), ADDRESS, headers={"authorization": f"Bearer {TOKEN}"}
+    )
+
+    def shown(find: str) -> list[str]:
+        return re.findall('data-key="(node.*?)"', client.get("/run/run/placement", params={"find": find}).text)
+
+    assert len(shown("")) == 199, "and one with another name"
+    assert "200 of 252 nodes. Name a node or a rank" in client.get("/run/run/placement").text
+    assert shown("node249") == shown("source/249") == ["node249"]
+    assert shown("source/24") == ["node024"]
+
+
 def test_the_page_of_placement_shows_the_load_of_each_node(tmp_path: Path) -> None:
     file = NodeFile(node_file(write_run(tmp_path / "run", ended=False), "node"), 10**6)
     for at in range(3):
@@ -354,9 +375,16 @@ def test_the_page_of_placement_shows_the_load_of_each_node(tmp_path: Path) -> No
     )
     node = client.get("/run/run/placement").text.partition('<section class="node-box" data-key="node">')[2]
     node = node.partition("</section>")[0]
-    for text in ("1.5 of 4", "8.0 GB of 16.0 GB", "50% busy, 10.0 GB of 140.0 GB, 55 °C", "2.5 kB/s"):
+    for text in (
+        "1.5 of 4",
+        "8.0 GB of 16.0 GB",
+        "50% busy, 55 °C",
+        "10.0 GB of 140.0 GB",
+        "2.5 kB/s",
+        ">2.5 kB/s</text>",
+    ):
         assert text in node
-    assert (node.count("<svg"), "<script>" in node) == (4, False)
+    assert (node.count("<svg"), "<script>" in node) == (5, False)
 
 
 def test_the_page_of_logs_opens_with_a_log_that_has_text(tmp_path: Path) -> None:

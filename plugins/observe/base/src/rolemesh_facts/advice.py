@@ -230,7 +230,7 @@ def _samples(evidence: Evidence) -> Iterator[Advice]:
             mean = sum(latest) / len(latest)
             bad = 1 - mean if name == "informative_groups" else mean
             if limit < bad <= 1:
-                yield Advice(title, f"`{name}` is {mean:.0%} in the last {len(latest)} lines", remedy, bad)
+                yield Advice(title, f"`{name}` is {mean:.0%}, the mean of its last {len(latest)} values", remedy, bad)
 
 
 def _rows(evidence: Evidence) -> Iterator[Advice]:
@@ -257,7 +257,7 @@ def _disagreement(evidence: Evidence) -> Iterator[Advice]:
         if mean > DISAGREEING:
             yield Advice(
                 "sampler and trainer disagree about the same tokens",
-                f"`logprob_diff` is {mean:.2g} in the last {len(latest)} lines, with the newest weights",
+                f"`logprob_diff` is {mean:.2g}, the mean of its last {len(latest)} values, with the newest weights",
                 "give both roles one dtype (a sampler in bfloat16 does not see small updates), and check that the "
                 "sampler loads the weights of each step; or correct it with the loss option importance_sampling_cap",
                 min(1.0, mean),

@@ -19,15 +19,24 @@ MARGIN = 30
 PASSES, PASSAGE = "pass ", 34
 """The beginning of the key of a place where an edge passes a layer, and its height: that of two lines of text."""
 SWEEPS = 6
+LABEL_WIDTH, ABOVE, BELOW = 90, 18, 34
+"""Pixels of a label: its width, and its height above and below its point."""
+SAMPLES = 20
+"""Points of a curve at which a label may lie."""
+Point = tuple[float, float]
 
 
 class Line(NamedTuple):
-    """An edge as an SVG path, and the point for its label. `back`: it leads from right to left."""
+    """An edge as an SVG path, and the point for its label. `back`: it leads from right to left.
+
+    `points` lie on the path, from its begin to its end.
+    """
 
     path: str
     x: float
     y: float
     back: bool
+    points: Sequence[Point] = ()
 
 
 class Drawing(NamedTuple):
@@ -71,8 +80,8 @@ def layers(nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> dict[str, 
     return found
 
 
-def draw(nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> Drawing:
-    """Return where nodes and lines are, in pixels."""
+def draw(nodes: Sequence[str], edges: Sequence[tuple[str, str]], labelled: int | None = None) -> Drawing:
+    """Return where nodes and lines are, in pixels. Only the first `labelled` lines have labels; None: all."""
     layer = layers(nodes, edges)
     columns: list[list[str]] = [[] for _ in range(max(layer.values(), default=-1) + 1)]
     for node in nodes:
@@ -98,10 +107,36 @@ def draw(nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> Drawing:
         back = layer[way[-1]] <= layer[way[0]]
         drawn.append(_line(places, way, twins.index(at) - (len(twins) - 1) / 2, base + 30 * backs, back))
         backs += back
-    width = 2 * MARGIN + len(columns) * (WIDTH + ACROSS) - ACROSS if columns else 0
+    width = max(0, 2 * MARGIN + len(columns) * (WIDTH + ACROSS) - ACROSS) if columns else 0
     below = base + 30 * backs if backs else base - DOWN  # without edges back, nothing is below the operators
     shown = {node: places[node] for node in nodes}
-    return Drawing(shown, drawn, max(0, width), max(0, below + MARGIN))
+    return Drawing(shown, _labelled(drawn, len(drawn) if labelled is None else labelled), width, max(0, below + MARGIN))
+
+
+def _labelled(lines: Sequence[Line], labelled: int) -> list[Line]:
+    """Return the lines, each with its label at a point of it that is far from other lines and labels, near the middle
+    if possible."""
+    taken: list[Point] = []
+
+    def crowd(at: int, point: Point) -> int:
+        x, y = point
+        others = (other for number, line in enumerate(lines) if number != at for other in line.points)
+        near = sum(abs(x - u) < LABEL_WIDTH / 2 and -ABOVE < v - y < BELOW for u, v in others)
+        return near + SAMPLES * sum(abs(x - u) < LABEL_WIDTH and abs(y - v) < ABOVE + BELOW for u, v in taken)
+
+    found = list(lines)
+    for at, line in enumerate(lines[:labelled]):
+        middle = line.x, line.y
+        free = [point for point in line.points if _in_gap(point[0])] if not line.back else []
+        x, y = min([middle, *free], key=lambda point: (crowd(at, point), abs(point[0] - line.x)))
+        taken.append((x, y))
+        found[at] = line._replace(x=x, y=y)
+    return found
+
+
+def _in_gap(x: float) -> bool:
+    """Return whether a label at `x` lies between two layers."""
+    return LABEL_WIDTH / 2 <= (x - MARGIN) % (WIDTH + ACROSS) - WIDTH <= ACROSS - LABEL_WIDTH / 2
 
 
 def _height(node: str) -> int:
@@ -129,16 +164,20 @@ def _line(places: Mapping[str, tuple[int, int]], way: Sequence[str], shift: floa
         return Line(path, (begin + end) / 2, below + 16, True)
     x, y = x1 + WIDTH, y1 + HEIGHT / 2 + 24 * shift
     path = f"M{x} {y:.0f}"
-    labels = []
+    labels, points = [], list[Point]()
     for node in way[1:]:
         left, top = places[node]
         end_y = top + _height(node) / 2 + (24 * shift if node == way[-1] else 0)
         middle = (x + left) / 2
         path += f" C{middle:.0f} {y:.0f} {middle:.0f} {end_y:.0f} {left} {end_y:.0f}"
         labels.append((middle, (y + end_y) / 2))
+        for t in (number / SAMPLES for number in range(SAMPLES + 1)):  # a Bézier curve whose handles are at `middle`
+            over, up = 3 * t * (1 - t), t * t * (3 - 2 * t)
+            points.append(((1 - t) ** 3 * x + over * middle + t**3 * left, y + up * (end_y - y)))
         x, y = left, end_y
         if node != way[-1]:
+            points += [(x + WIDTH * number / SAMPLES, y) for number in range(1, SAMPLES)]
             x += WIDTH
             path += f" H{x}"
             labels.append((left + WIDTH / 2, end_y))
-    return Line(path, *labels[len(labels) // 2], False)
+    return Line(path, *labels[len(labels) // 2], False, points)

@@ -106,10 +106,11 @@ def _place(name: str, known: Sequence[str]) -> int:
 
 
 def trend(points: Points, lengths: Mapping[int, int] = MappingProxyType({})) -> Trend | None:
-    """Return how a metric changes from the first to the last third of its steps; None with fewer than three values.
+    """Return how a metric changes from the first to the last third of its steps; None if so few values do not say.
 
     `lengths` has the number of steps that a value stands for, by its step; 1 for others. It stays if the means differ
-    by less than `NOISE` standard errors of their difference.
+    by less than `NOISE` standard errors of their difference. Of thirds of one value no error is known: the metric
+    changes if each value is larger, or smaller, than the one before, and stays if all are equal.
     """
     known = [(value, lengths.get(step, 1)) for step, value in zip(*points, strict=True) if math.isfinite(value)]
     if len(known) < 3:
@@ -118,9 +119,10 @@ def trend(points: Points, lengths: Mapping[int, int] = MappingProxyType({})) -> 
     one, other = _mean(first), _mean(last)
     error = math.sqrt(_variance(first) / len(first) + _variance(last) / len(last))
     values = [value for value, _ in known]
-    if len(first) == len(last) == 1:  # no variance is known: three values rise if each is larger than the one before
-        ordered = values == sorted(values) or values == sorted(values, reverse=True)
-        changed = ordered and one != other
+    if len(first) == len(last) == 1:
+        if values not in (sorted(values), sorted(values, reverse=True)):
+            return None
+        changed = one != other
     else:
         changed = abs(other - one) > NOISE * error
     return Trend(one, other, ("rises" if other > one else "falls") if changed else "stays")

@@ -25,32 +25,52 @@ class Call(NamedTuple):
 
 
 class Card(NamedTuple):
-    """A message. `role`: system, user, assistant, tool, or another one. `about`: the tool, or the call, of a result."""
+    """A message. `role`: system, user, assistant, tool, or another one. `about`: the tool, or the call, of a result.
+
+    `example`: it belongs to an example in the prompt.
+    """
 
     role: str
     text: str
     thinking: str = ""
     calls: Sequence[Call] = ()
     about: str = ""
+    example: bool = False
 
 
 def cards(columns: Mapping[str, Any]) -> list[Card]:
     """Return the messages of a row: those of the column ``messages``, or texts of a prompt and an answer.
 
     A prompt may be chat messages, too. Empty if the row has none of them. A thing in `messages` that is no message
-    becomes a card with its text.
+    becomes a card with its text. The column ``turns`` says how many of the assistant's messages the model sampled: the
+    last ones. If messages end with a question, the answer is in a column of its own, and it alone was sampled.
     """
-    messages = columns.get("messages")
+    messages, turns = columns.get("messages"), columns.get("turns")
     if isinstance(messages, list) and messages:
-        return [_card(each) for each in messages]
-    found: list[Card] = []
-    for role, names in TEXTS.items():
-        value = next((columns[name] for name in names if columns.get(name)), None)
-        if isinstance(value, str):
-            found.append(_with_thinking(role, value))
-        elif isinstance(value, list) and all(isinstance(each, dict) and "role" in each for each in value):
-            found += [_card(each) for each in value]
-    return found if any(card.role == "assistant" for card in found) else []
+        found = [_card(each) for each in messages]
+        if isinstance(turns, int):
+            return _marked(found, turns)
+        answer = [] if found[-1].role == "assistant" else _texts(columns, "assistant")
+        return _marked(found + answer, len(answer)) if answer else found
+    found = [card for role in TEXTS for card in _texts(columns, role)]
+    return _marked(found, 1) if any(card.role == "assistant" for card in found) else []
+
+
+def _texts(columns: Mapping[str, Any], role: str) -> list[Card]:
+    value = next((columns[name] for name in TEXTS[role] if columns.get(name)), None)
+    if isinstance(value, str):
+        return [_with_thinking(role, value)]
+    if not isinstance(value, list) or not all(isinstance(each, dict) and "role" in each for each in value):
+        return []
+    return [_card(each) for each in value]
+
+
+def _marked(found: list[Card], sampled: int) -> list[Card]:
+    """Return the messages; those up to the last answer that is not among the `sampled` ones are examples."""
+    answers = [at for at, card in enumerate(found) if card.role == "assistant"]
+    given = answers[: max(0, len(answers) - sampled)]
+    end = given[-1] + 1 if given else 0
+    return [card._replace(example=at < end and card.role != "system") for at, card in enumerate(found)]
 
 
 def _card(message: Any) -> Card:

@@ -49,7 +49,7 @@ def flow(run: Viewed, query: Any) -> dict[str, Any]:
         "words": (words := {kind: meaning(kind) for kind in PHASES}),
         "legend": {kind: label for kind, label in words.items() if kind in drawn},
         "roles": {role: _uses(found, role, use) for role, use in sorted(look.roles.items())},
-        "rates": look.rates,
+        "rate": look.rate,
         "recent_s": look.recent_s,
         "ahead": ahead or Ahead(None, ()),
         "change": change,
@@ -72,7 +72,7 @@ def picture(flow: FlowFile, look: Look) -> dict[str, Any]:
     others = [pair for pair in flow.callers if pair[0] not in told and {*pair} <= first.keys()]
     calls += [(first[caller], first[callee]) for caller, callee in others]  # of services
     edges = [(f"op {edge.src}", f"op {edge.dst}") for edge in flow.edges]
-    drawing = draw(list(labels), edges + calls)
+    drawing = draw(list(labels), edges + calls, len(edges))
     on_op, on_edge, on_role = _shares(look.critical)
     uses, states = {edge.edge: edge for edge in look.edges}, {state.edge: state for state in look.states}
     roles = {f"op {op.id}": op.role for op in flow.ops} | {
@@ -91,7 +91,7 @@ def picture(flow: FlowFile, look: Look) -> dict[str, Any]:
     lines: list[dict[str, Any]] = []
     for at, line in enumerate(drawing.lines):
         if at >= len(edges):
-            said = dict.fromkeys(("text", "title"), "calls") | {"more": "", "waits": "", "share": 0.0, "kind": "call"}
+            said = {"text": "", "title": "calls", "more": "", "waits": "", "share": 0.0, "kind": "call"}
             caller, callee = calls[at - len(edges)]
             lines.append({"line": line, **said, "said": f"{labels[caller]} calls {labels[callee]}"})
             continue

@@ -29,7 +29,7 @@ MOST_STATIONS, LEAST = 3, 0.05
 WORDS = {
     "rises": "rises from {} to {}",
     "falls": "falls from {} to {}",
-    "stays": "stays at {1}, no change beyond its noise",
+    "stays": "from {} to {}, no change beyond its noise",
 }
 
 
@@ -69,7 +69,7 @@ def _shown(facts: RunFacts, name: str, lengths: Mapping[int, int]) -> tuple[str,
     """Return a metric's name, what it does in words, and its curve."""
     points = facts.points(name)
     found = trend(points, lengths)
-    few = ", then ".join(map(number, points[1]))  # of one or two values, nobody knows the noise
+    few = ", then ".join(map(number, points[1]))  # of so few values, nobody knows the noise
     said = WORDS[found.word].format(number(found.first), number(found.last)) if found else few
     return name, said, curve_of(thinned(points, MOST_POINTS), 620, 230)
 

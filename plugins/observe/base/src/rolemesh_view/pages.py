@@ -12,7 +12,7 @@ import msgspec
 
 from rolemesh_facts.curves import Curve, curve_of
 from rolemesh_facts.labels import meaning
-from rolemesh_facts.node_load import loads
+from rolemesh_facts.node_load import NETWORK, loads
 from rolemesh_facts.overview import Pace, by_importance, pace_of
 from rolemesh_facts.palette import PHASES
 from rolemesh_facts.run import Summary
@@ -21,6 +21,7 @@ from rolemesh_facts.sizes import sizes_at
 from rolemesh_recorder.reading import recorded_ranks
 from rolemesh_view import logs
 from rolemesh_view.axis import axes_of, marks_of
+from rolemesh_view.edge_rows import bytes_text
 from rolemesh_view.flow_page import flow
 from rolemesh_view.overview import goal_of, overview
 from rolemesh_view.placement import nodes
@@ -34,13 +35,13 @@ __all__ = ["PAGES", "STREAMED", "changing", "frame", "job", "silent"]
 Query = Mapping[str, str]
 STREAMED: Final[Mapping[str, Sequence[str]]] = {
     "overview": (), "flow": (), "time": (), "metrics": (), "advice": (), "logs": ("file",), "failures": (),
-    "failure": ("number",), "rows": CHOOSING, "events": ("kind", "find"), "placement": (),
+    "failure": ("number",), "rows": CHOOSING, "events": ("kind", "find"), "placement": ("find",),
 }  # fmt: skip
 """Pages with parts that change while the job runs, each with what of its address these parts depend on."""
 WHILE_LIVE: Final = ("failures", "failure", "rows", "events", "placement")
 """Pages whose parts nobody sends again when the job has ended: they may be large."""
-MOST_LOADS: Final = 32
-"""Maximum number of nodes whose load the page of placement shows."""
+MOST_LOADS, MOST_NODES = 32, 200
+"""Maximum numbers of nodes whose load, and whose ranks, the page of placement shows."""
 DRAINS: Final = ("drain_asked", "drain_waiting", "drained", "drain_over")
 """Kinds of events about the drain of nodes."""
 RECOVERING: Final = ("recovery_planned", "recovery_launched", "recovered", "regained")
@@ -165,23 +166,32 @@ def _logs(run: Viewed, query: Query) -> dict[str, Any]:
 
 def _placement(run: Viewed, query: Query) -> dict[str, Any]:
     flow, events = run.facts.flow(), run.facts.events()
-    found = nodes(events, sizes_at(flow, events) if flow else {})
-    roles = list(dict.fromkeys(place.role for node in found for place in node.ranks))
+    find = query.get("find", "")
+    all_ = nodes(events, sizes_at(flow, events) if flow else {})
+    passing = [node for node in all_ if find in ("", node.name, *(f"{each.role}/{each.rank}" for each in node.ranks))]
+    found = passing[:MOST_NODES]
+    roles = list(dict.fromkeys(place.role for node in all_ for place in node.ranks))
     drains: dict[str, str] = {}
     for event in events:
         if event.kind in DRAINS:
             named = event.data.get("nodes", [event.data.get("node")])
             drains |= dict.fromkeys(map(str, named if isinstance(named, list) else ()), event_text(event))
     return {
-        "nodes": found, "roles": {role: at % 8 for at, role in enumerate(roles)}, "drains": drains,
+        "nodes": found, "passing": len(passing), "all": len(all_), "find": find,
+        "roles": {role: at % 8 for at, role in enumerate(roles)}, "drains": drains,
         "loads": {node.name: _loads(run, node.name) for node in found[:MOST_LOADS]},
     }  # fmt: skip
 
 
-def _loads(run: Viewed, node: str) -> list[tuple[str, str, Curve]]:
-    """Return the kinds of load of a node: name, latest values, and curve."""
-    found = loads(run.facts.usage(node))
-    return [(each.what, each.said, curve_of(thinned(each.shares, 200), 260, 74, (0.0, 1.0))) for each in found]
+def _loads(run: Viewed, node: str) -> list[tuple[str, str, str, Curve]]:
+    """Return the kinds of load of a node: name, latest values, upper end of the axis, and curve."""
+    return [
+        (
+            each.what, each.said, bytes_text(each.full) if each.what == NETWORK else "100 %",
+            curve_of(thinned(each.shares, 200), 260, 74, (0.0, 1.0)),
+        )
+        for each in loads(run.facts.usage(node))
+    ]  # fmt: skip
 
 
 def _job_file(run: Viewed, query: Query) -> dict[str, Any]:

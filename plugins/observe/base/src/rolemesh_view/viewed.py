@@ -21,7 +21,7 @@ from rolemesh_facts.cost import Cost
 from rolemesh_facts.critical import Critical, critical_path
 from rolemesh_facts.edge_states import EdgeState, edge_states
 from rolemesh_facts.finding import hindrance, may_read
-from rolemesh_facts.overview import under_way
+from rolemesh_facts.overview import seconds_per_step, under_way
 from rolemesh_facts.pieces import stretches
 from rolemesh_facts.row_meaning import meaning
 from rolemesh_facts.run import LATEST_S
@@ -39,9 +39,9 @@ from rolemesh_view.row_index import RowIndex
 __all__ = ["Ahead", "Look", "Runs", "Viewed", "Whole"]
 
 WINDOW_S, RECENT_S = LATEST_S, 10.0
-"""Minimum seconds at the end of the record for shares of the time, and for rates."""
+"""Minimum seconds of whole steps at the end of the record for shares of the time, and for rates."""
 RECENT_STEPS = 5
-"""Number of steps that rates cover, if they fit into `WINDOW_S`."""
+"""Minimum number of steps that rates cover, if the run has so many."""
 SOON_S = 0.15
 """Seconds that a page waits for the first look at a run."""
 STATUS_S = 1.0
@@ -59,8 +59,8 @@ RESIZES = 5
 class Look(NamedTuple):
     """The latest part of a run, from `since` to `until` in µs since 1970, or all of a short one.
 
-    `rates` has steps per second by role, and `states` the edges, in the last `recent_s` of it. `sizes` has the present
-    number of ranks by role.
+    `rate` has the steps per second; None for too few. `states` has the edges in the last `recent_s` of it, and `sizes`
+    the present number of ranks by role.
     """
 
     since: int
@@ -70,7 +70,7 @@ class Look(NamedTuple):
     edges: Sequence[EdgeUse]
     critical: Critical | None
     advice: Sequence[Advice]
-    rates: Mapping[str, float] = {}
+    rate: float | None = None
     states: Sequence[EdgeState] = ()
     recent_s: float = RECENT_S
     sizes: Mapping[str, int] = {}
@@ -237,7 +237,9 @@ def _look(facts: RunFacts) -> Look:
         until = end
         since = max(begin, until - _shorter(WINDOW_S, USE_RANKS, len(refs)))
         path_since = max(begin, until - _shorter(WINDOW_S, CRITICAL_RANKS, len(refs)))
-    recent_since = max(begin, end - _shorter(recent_s(metrics), USE_RANKS, len(refs)))
+    recent_since, recent_until = facts.steps_within(begin, end, recent_s(metrics))
+    if len(refs) > USE_RANKS:
+        recent_since, recent_until = max(begin, end - _shorter(recent_s(metrics), USE_RANKS, len(refs))), end
     sizes = sizes_at(flow, events) if flow else {}
     uses, recent, lanes, reached = {}, {}, {}, {}
     for ref in refs:
@@ -245,7 +247,7 @@ def _look(facts: RunFacts) -> Look:
         uses[ref] = use_of(lines, since, until)
         if ref.rank >= sizes.get(ref.role, ref.rank + 1):
             continue  # a resize has ended the rank
-        recent[ref] = use_of(lines, recent_since, end)
+        recent[ref] = use_of(lines, recent_since, recent_until)
         if flow:
             lanes[ref] = stretches(lines, path_since, until)
             reached[ref] = reached_step(lines, until)
@@ -253,17 +255,21 @@ def _look(facts: RunFacts) -> Look:
     critical = critical_path(flow, lanes, path_since, until, reached) if flow else None
     last = facts.last_metrics()
     states = edge_states(flow, recent, last.staleness if last else {}) if flow else []
+    step_s = seconds_per_step(metrics)
+    if flow and step_s is not None:  # in whole steps: a part of one would count as none or as a whole one
+        every = {edge.id: flow.ops[edge.dst].every for edge in flow.edges}
+        states = [state._replace(values_s=1 / step_s / every[state.edge]) for state in states]
     old = old_values(flow, states) if flow else []
     said = [meaning(row.columns) for row in latest_rows(path)]
     found = advice(Evidence(uses, edges, facts.stories(), facts.series(), old, said, critical))
-    rates, seconds = _rates(recent), (end - recent_since) / 1e6
-    return Look(since, until, uses, _by_role(uses), edges, critical, found, rates, states, seconds, sizes)
+    rate, seconds = 1 / step_s if step_s is not None else None, (recent_until - recent_since) / 1e6
+    return Look(since, until, uses, _by_role(uses), edges, critical, found, rate, states, seconds, sizes)
 
 
 def recent_s(metrics: Sequence[StepMetrics]) -> float:
-    """Return the seconds that rates cover: `RECENT_STEPS` steps, but at least `RECENT_S` and at most `WINDOW_S`."""
+    """Return the seconds that rates cover: `RECENT_STEPS` steps, but at least `RECENT_S`."""
     last = metrics[-RECENT_STEPS - 1 :]
-    return min(WINDOW_S, max(RECENT_S, 1.1 * (last[-1].time - last[0].time))) if len(last) > 1 else WINDOW_S
+    return max(RECENT_S, last[-1].time - last[0].time) if len(last) > 1 else WINDOW_S
 
 
 def _shorter(seconds: float, ranks: int, found: int) -> int:
@@ -276,15 +282,6 @@ def _by_role(uses: Mapping[RankRef, Use]) -> dict[str, Use]:
     for ref, use in uses.items():
         roles.setdefault(ref.role, []).append(use)
     return {role: overall(found) for role, found in roles.items()}
-
-
-def _rates(uses: Mapping[RankRef, Use]) -> dict[str, float]:
-    """Return the steps per second of each role, on average over its ranks."""
-    roles: dict[str, list[float]] = {}
-    for ref, use in uses.items():
-        if use.wall:
-            roles.setdefault(ref.role, []).append(use.steps / use.wall * 1e6)
-    return {role: sum(found) / len(found) for role, found in roles.items()}
 
 
 def _ahead(facts: RunFacts, look: Look, known: dict[int, float | None]) -> Ahead:

@@ -97,10 +97,10 @@ class Model:
     def shorter(self, sizes: Mapping[str, int]) -> float:
         """Return the share by which steps get shorter with `sizes` instead of the measured ones; below 0: longer.
 
-        Roles that `sizes` does not name keep theirs. The share is 0 if no role is busy.
+        Roles that `sizes` does not name keep theirs. What cycles do not explain of a step stays as long as it is.
         """
         now = self.step(self.sizes)
-        return 1.0 - self.step({**self.sizes, **sizes}) / now if now else 0.0
+        return (now - self.step({**self.sizes, **sizes})) / max(1.0, now)
 
     @property
     def explained(self) -> bool:

@@ -110,7 +110,8 @@
     const every = steps.find(n => n >= raw) || [1, 2, 5, 10].map(n => n * power).find(n => n >= raw);
     context.fillStyle = quiet; context.strokeStyle = style("line");
     for (let t = Math.ceil(view[0] / every) * every; t < view[1]; t += every) {
-      context.fillText(clock(t, every), x(t) + 3, 11);
+      const text = clock(t, every);
+      if (x(t) + 3 + context.measureText(text).width <= canvas.clientWidth) context.fillText(text, x(t) + 3, 11);
       context.beginPath(); context.moveTo(x(t), 0); context.lineTo(x(t), tall); context.stroke();
     }
   }

@@ -54,7 +54,7 @@
         x: {time: false, ...(steps.length === 1 ? {range: [steps[0] - 1, steps[0] + 1]} : {})}, // one point, in the middle
         y: logarithmic ? {distr: 3} : {range: (_, low, high) => range(low, high)},
       },
-      axes: [{...axis, ...(along === "step" ? {incrs: STEPS} : {})}, {...axis, size: 84, ...(logarithmic ? {} : {values: digits})}], hooks: {draw: [plot => mark(plot, marks)]},
+      axes: [{...axis, ...(along === "step" ? {incrs: STEPS} : {}), ...(steps.length === 1 ? {splits: steps} : {})}, {...axis, size: 84, ...(logarithmic ? {} : {values: digits})}], hooks: {draw: [plot => mark(plot, marks)]},
       series: [{label: along === "time" ? "seconds" : along}, ...runs.map((run, n) => ({...lines(run, n), alpha: smooth.length ? 0.4 : 1})), ...bold],
     }, [steps, ...seen(raw), ...seen(smooth)], at));
     const values = raw;
