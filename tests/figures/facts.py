@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 __all__ = ["Facts", "Recovery", "Span"]
 
@@ -68,10 +69,15 @@ class Facts:
             if number.isdecimal():
                 parts = sorted(folder.glob("*.jsonl"))
                 self.records[role, int(number)] = [line for part in parts for line in lines(part)]
-        for part in sorted((path / "record").glob("rows/*/*.jsonl")):
-            self.rows += lines(part)
+        self.newest_rows: list[Json] = []  # of the newest file of each rank
+        for folder in sorted((path / "record").glob("rows/*")):
+            kept = [lines(part) for part in sorted(folder.glob("*.jsonl"))]
+            self.rows += [row for part in kept for row in part]
+            self.newest_rows += kept[-1] if kept else []
+        self.nodes = {unquote(each.stem): lines(each) for each in (path / "record").glob("nodes/*.jsonl")}
         self.labels = {op["id"]: op["label"] for op in self.flow["ops"]}
         self.role_of = {op["id"]: op["role"] for op in self.flow["ops"]}
+        self.every = {op["id"]: op.get("every", 1) for op in self.flow["ops"]}
 
     @staticmethod
     def _once(found: list[Json]) -> list[Json]:
@@ -129,6 +135,14 @@ class Facts:
         for (role, rank), data in latest.items():
             found[data["node"]][f"{role}/{rank}"] = data["generation"], data["pid"]
         return dict(found)
+
+    @property
+    def gpus(self) -> dict[str, float]:
+        """The GPUs of each role at the end: those of its slots, which their ranks share."""
+        plan = json.loads((self.path / "plan.json").read_text())
+        sharers = Counter(rank["slot"] for rank in plan["ranks"])
+        held = {slot["id"]: slot["gpu"] / sharers[slot["id"]] for slot in plan["slots"] if sharers[slot["id"]]}
+        return {role: sum(held[rank["slot"]] for rank in plan["ranks"] if rank["role"] == role) for role in self.sizes}
 
     @property
     def recoveries(self) -> list[Recovery]:
@@ -284,9 +298,8 @@ class Facts:
                     if str(edge["id"]) in line.get("sent", {})
                 ]  # fmt: skip
                 sent += sum(amounts) / wall * 1e6
-        every = next(op.get("every", 1) for op in self.flow["ops"] if op["id"] == edge["dst"])
         steps_s = 1 / self.seconds_per_step if self.seconds_per_step else sum(takers) / max(1, len(takers))
-        return sent, steps_s / every
+        return sent, steps_s / self.every[edge["dst"]]
 
     @property
     def recent(self) -> tuple[int, int]:
@@ -316,6 +329,73 @@ class Facts:
             covered += max(0, end - max(at, begin))
             at = max(at, end)
         return covered / max(1, shortest - since)
+
+    def walk(self, since: int, until: int) -> dict[str, float] | None:
+        """Return the share of each operator in the critical path, by a walk from call to call.
+
+        Before a call the path goes to what ended last before it: the rank's own call; a call that made one of its
+        values; or one of a consumer, which made room. The path stays with a rank while that starts again. Waits are
+        looked at nowhere. None for a flow with
+        services, whose calls have no operators.
+        """
+        if self.flow.get("callers"):
+            return None
+        calls = {
+            rank: [each for each in self.spans(rank) if each.phase == "computing" and each.t < until]
+            for rank in self.records
+        }
+        since = max(since, min((each.t for own in calls.values() for each in own if each.end > since), default=since))
+        last = []
+        for rank, own in calls.items():
+            steady = [each for each in own if self.every[each.op] == 1 and each.end > since]
+            reached = max((line["step"] for line in self.accounts(rank) if line["t"] < until), default=-1)
+            last += [(max(steady[-1].step, reached), -min(steady[-1].end, until), rank, steady[-1])] if steady else []
+        if not last:
+            return None
+        _, end, rank, call = min(last, key=lambda each: each[:3])
+        path: Counter[str] = Counter()
+        at = whole = -end
+        while at > since:
+            path[self.labels[call.op]] += max(0, min(at, call.end) - max(since, call.t))
+            found = self._before(calls, rank, call)
+            if found is None:
+                break
+            (rank, call), at = found, call.t
+        return {label: us / max(1, whole - max(since, min(at, whole))) for label, us in path.items()}
+
+    def starts_of(self, rank: Rank) -> list[int]:
+        """Return when the processes of a rank began, in µs since 1970."""
+        return [line["t"] for line in self.records[rank] if line["k"] == "head" and not line.get("coarse")]
+
+    def _before(self, calls: dict[Rank, list[Span]], rank: Rank, call: Span) -> tuple[Rank, Span] | None:
+        own = max((each for each in calls[rank] if each.end <= call.t), key=lambda each: each.end, default=None)
+        if own is not None and call.t - own.end < 2000:
+            return rank, own
+        if own is not None and (starts := [at for at in self.starts_of(rank) if own.end < at <= call.t]):
+            call = call._replace(t=starts[0], step=own.step + 1)  # the one that the process before did not come to
+        found = [(own.end, rank, own)] if own is not None else []
+        for edge in self.flow["edges"]:
+            made, taken = edge["src"], edge["dst"]
+            if call.op == taken and edge["lag"].isdigit():
+                step = call.step - int(edge["lag"])
+                found += self._ended(calls, made, call.t, lambda each, step=step: each.step == step)
+            if call.op == made and self.role_of[made] != self.role_of[taken]:
+                found += self._ended(calls, taken, call.t, lambda each: each.step < call.step)
+        if not found:
+            return None
+        _, rank, call = max(found)
+        return rank, call
+
+    def _ended(
+        self, calls: dict[Rank, list[Span]], op: int, before: int, fits: Callable[[Span], bool]
+    ) -> list[tuple[int, Rank, Span]]:
+        """Return the last fitting call of each rank before a time, but only the latest of all."""
+        found = [
+            (each.end, rank, each)
+            for rank, own in calls.items() if rank[0] == self.role_of[op]
+            for each in own if each.op == op and each.end <= before and fits(each)
+        ]  # fmt: skip
+        return [max(found)] if found else []
 
     # ------------------------------------------------------------------------------------------- kept rows
 

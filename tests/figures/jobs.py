@@ -69,8 +69,8 @@ steps: 40
 metrics: {{every: {every}}}
 roles:
   source: {{use: "roles:Source", resources: {{cpu: 0.1}}}}
-  work: {{use: "roles:Work", world_size: 2, resources: {{cpu: 0.1}}}}
-  sink: {{use: "roles:Sink", resources: {{cpu: 0.1}}}}
+  work: {{use: "roles:Work", world_size: 2, resources: {{cpu: 0.1, gpu: 0.5}}}}
+  sink: {{use: "roles:Sink", resources: {{cpu: 0.1, gpu: 2}}}}
 failover: [{{use: process, options: {{max_attempts: {attempts}}}}}]
 plugins: {{extensions: [{{use: recorder, options: {{rows: {{source.make: 1}}}}}}]}}
 """
@@ -84,9 +84,10 @@ TALKS = (
     "roles.agent.options.samples=3",
 )
 ROWS = "plugins.extensions:=[{use: recorder, options: {rows: {agent.converse: 1}}}]"
+NODES = ("--nodes", "3x(cpu=2,gpu=2)")
 JOBS: dict[str, tuple[str, ...]] = {
-    "pipeline": ("--chaos", "kills=2,seed=3,targets=work/0,sink/0"),
-    "failed": (),
+    "pipeline": (*NODES, "--chaos", "kills=2,seed=3,targets=work/0,sink/0"),
+    "failed": NODES,
     "sft": ("steps=12",),
     "grpo": (*GRPO, "roles.rollout.options.samples=4"),
     "agent": (*TALKS, ROWS),
@@ -176,7 +177,8 @@ def _run(name: str, folder: Path, endpoint: str) -> str:
         (folder / "job.yaml").write_text(JOB.format(name=name, every=every, attempts=attempts))
         job = folder / "job.yaml"
     else:
-        trackers.append("{use: mlflow}")
+        trackers += ["{use: mlflow}", "{use: trackio, options: {interval_s: 0}}"]
+        trackers.append("{use: wandb, options: {mode: offline, interval_s: 0}}")
         job = EXAMPLES / FOLDERS.get(name, name) / "job.yaml"
     given = ["run", str(job), f"observers:=[{', '.join(trackers)}]", *JOBS[name]]
     if name == "online":

