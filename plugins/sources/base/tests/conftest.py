@@ -28,7 +28,8 @@ class Reading:
     def again(self) -> None:
         if self.source is not None:
             self.source.close()
-        options = self.source_class.Options(url=self.url, streams=[self.stream], **self.options)
+        place = "servers" if "servers" in self.source_class.Options.model_fields else "url"
+        options = self.source_class.Options(**{place: self.url, "streams": [self.stream], **self.options})
         self.source = self.source_class(options)
         self.source.open(Reader("job", "data", 0, 1, "."))
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +221,22 @@ def test_a_new_job_may_begin_with_what_comes(server: Server, name: str, reading:
     server.add(name, 2)
     now.again()
     assert now.take(1) == [2]
+
+
+@needs_server
+def test_a_new_job_may_begin_at_a_time_or_at_a_message(server: Server, name: str, reading: Any) -> None:
+    server.add(name, 1, 2)
+    time.sleep(0.01)
+    at = datetime.now(UTC)
+    time.sleep(0.01)
+    now = reading(start=at)
+    assert now.take(1, timeout_s=0.2) == []
+    server.add(name, 3, 4)
+    assert now.take(2) == [3, 4]
+    assert reading(start=at.isoformat()).take(2) == [3, 4]
+    assert reading(start={name: 2}).take(3) == [2, 3, 4]
+    with pytest.raises(SourceError, match="no sequence number"):
+        reading(start={name: "x"}).take(1)
 
 
 @needs_server

@@ -15,6 +15,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -265,6 +266,32 @@ def test_each_url_that_redis_py_takes_is_read(server: Server, name: str, reading
 def test_a_url_that_ends_in_its_password_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"must be written as a code|could not be cast"):
         RedisOptions(url=url, streams=["s"])
+
+
+@needs_server
+def test_a_new_job_may_begin_at_a_time_or_at_an_entry(server: Server, name: str, reading: Any) -> None:
+    client = server.client()
+    for n in (1, 2, 3):
+        client.xadd(name, {"data": json.dumps({"n": n})}, id=f"{n}000-0")
+    at = datetime.fromtimestamp(2, UTC)
+    assert reading(start=at.isoformat()).take(2) == [2, 3]
+    assert reading(start={name: "3000-0"}).take(1) == [3]
+    now = reading(start=datetime.fromtimestamp(9, UTC))
+    assert now.take(1, timeout_s=0.2) == []
+    client.xadd(name, {"data": json.dumps({"n": 4})}, id="4000-0")
+    assert now.take(1) == [4]
+
+
+@needs_server
+def test_a_stream_that_comes_after_the_start_is_read_from_its_beginning(server: Server, name: str, opened: Any) -> None:
+    add(server.client(), f"{name}:0", 1)
+    now = opened(server.url, f"{name}:0", streams=[f"{name}:*"], start="newest")
+    assert now.take(1, timeout_s=0.2) == []
+    add(server.client(), f"{name}:1", 2)
+    now.again()
+    now.source.resume({f"{name}:0": now.offset})
+    now.stream, now.offset = f"{name}:1", None
+    assert now.take(1) == [2]
 
 
 @needs_server

@@ -65,6 +65,5 @@ class NatsSource(BrokerSource):
 
         options = self.options
         paths = (None if path is None else str(Path(reader.base, path)) for path in (options.credentials, options.ca))
-        newest = options.start == "newest"
-        more = JetStreamOptions(tuple(options.streams), newest, options.until, options.trim, options.skip, *paths)
+        more = JetStreamOptions(tuple(options.streams), options.until, options.trim, options.skip, *paths)
         return JetStreamClient(options.url, more)

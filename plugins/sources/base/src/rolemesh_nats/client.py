@@ -11,6 +11,7 @@ import logging
 import ssl
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -40,7 +41,6 @@ class JetStreamOptions(msgspec.Struct, frozen=True):
     """The settings of `NatsOptions`, without the URL. `credentials` and `ca` are paths."""
 
     streams: tuple[str, ...]
-    newest: bool
     until: str | None
     trim: bool
     skip: bool
@@ -172,8 +172,7 @@ class JetStreamClient(BrokerClient):
                 await asyncio.sleep(wait_s)
                 return []
             if offset is None:
-                at = info.state.last_seq if self._options.newest else max(info.state.first_seq - 1, 0)
-                return [Fetched(at, None)]
+                return [Fetched(max(info.state.first_seq - 1, 0), None)]
             if (restart := self._gone(name, offset, info)) is not None:
                 return [Fetched(restart, None)]
             consumer = await self._consume(streams, name, offset)
@@ -183,17 +182,28 @@ class JetStreamClient(BrokerClient):
             return []
         return await self._records(streams, name, consumer, messages)
 
+    def find(self, partition: str, start: datetime | int | str) -> Offset:
+        """See `BrokerClient.find`. A message's number is its sequence number."""
+        if isinstance(start, datetime):
+            return self._ask(self._find(partition, start))
+        if not str(start).isdecimal():
+            remedy = "start: {STREAM: 120}"
+            raise SourceError(f"{start!r} is no sequence number of {partition!r}", where=self._where, remedy=remedy)
+        return max(int(start) - 1, 0)
+
+    async def _find(self, name: str, start: datetime) -> int | None:
+        streams = await self._streams()
+        if await _info(streams, name) is None:
+            return None
+        config = _config(deliver_policy=api.DeliverPolicy.BY_START_TIME, opt_start_time=start)
+        number: int = (await streams.add_consumer(name, config)).delivered.stream_seq
+        return number
+
     async def _consume(self, streams: Any, name: str, at: int) -> _Consumer:
         if (before := self._consumers.pop(name, None)) is not None:
             with suppress(errors.Error):
                 await before.pulled.unsubscribe()
-        config = api.ConsumerConfig(
-            deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE,
-            opt_start_seq=at + 1,
-            ack_policy=api.AckPolicy.NONE,
-            inactive_threshold=UNUSED_S,
-            mem_storage=True,
-        )
+        config = _config(deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=at + 1)
         made = await streams.add_consumer(name, config)
         pulled = await streams.pull_subscribe_bind(made.name, name)
         self._consumers[name] = consumer = _Consumer(pulled, at)
@@ -289,6 +299,11 @@ class JetStreamClient(BrokerClient):
             self._loop.run_until_complete(asyncio.wait(left))
         self._loop.close()
         self._loop = None
+
+
+def _config(**start: Any) -> api.ConsumerConfig:
+    """Return the configuration of a consumer that the server forgets soon."""
+    return api.ConsumerConfig(ack_policy=api.AckPolicy.NONE, inactive_threshold=UNUSED_S, mem_storage=True, **start)
 
 
 async def _info(streams: Any, name: str) -> Any:

@@ -68,12 +68,6 @@ class RedisSource(BrokerSource):
         return StreamsClient(
             options.url,
             StreamsOptions(
-                tuple(options.streams),
-                options.field,
-                options.start == "newest",
-                options.until,
-                trim=options.trim,
-                skip=options.skip,
-                ca=ca,
+                tuple(options.streams), options.field, options.until, trim=options.trim, skip=options.skip, ca=ca
             ),
         )

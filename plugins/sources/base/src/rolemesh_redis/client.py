@@ -8,8 +8,10 @@ lost.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -45,7 +47,6 @@ class StreamsOptions(msgspec.Struct, frozen=True):
 
     streams: tuple[str, ...]
     field: str | None
-    newest: bool
     until: str | None
     trim: bool
     skip: bool
@@ -139,6 +140,15 @@ class StreamsClient(BrokerClient):
             new = self._redis.xread(ids, count=1, block=max(int(wait_s * 1000), 1))
         return self._there(asked) if new else {}
 
+    def find(self, partition: str, start: datetime | int | str) -> Offset:
+        """See `BrokerClient.find`. Ids begin with the time in milliseconds."""
+        if not isinstance(start, datetime):
+            return str(start)
+        with self._asking():
+            found: Any = self._redis.xrange(partition, min=math.ceil(start.timestamp() * 1000), count=1)
+            newest: Any = found or self._redis.xrevrange(partition, count=1)
+        return f"{'' if found else '('}{newest[0][0].decode()}" if newest else None
+
     def _there(self, asked: Mapping[str, Offset]) -> dict[str, list[Fetched]]:
         """Return the entries that exist now."""
         count = int(min(max(ANSWER_BYTES / self._average / len(asked), 1), MOST))
@@ -147,8 +157,6 @@ class StreamsClient(BrokerClient):
             for name, offset in asked.items():
                 if offset is not None:
                     pipe.xrange(name, min=offset.removeprefix("("), count=count + 1)
-                elif self._options.newest:
-                    pipe.xrevrange(name, count=1)
                 else:
                     pipe.xrange(name, count=1)
             answers = pipe.execute()
@@ -157,8 +165,6 @@ class StreamsClient(BrokerClient):
 
     def _of(self, name: str, offset: str | None, entries: list[Any]) -> list[Fetched]:
         if offset is None:
-            if self._options.newest:
-                return [Fetched(f"({entries[0][0].decode()}" if entries else EMPTY, None)]
             return [Fetched(entries[0][0].decode(), None)] if entries else []
         first = entries[0][0].decode() if entries else None
         at = offset.removeprefix("(")

@@ -7,6 +7,7 @@ ask for the records behind an offset, and get the same records whenever they ask
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
@@ -63,6 +64,13 @@ class Source(Plugin, ABC):
     def open(self, reader: Reader) -> None:
         """Connect, and look whether the source is there. The rank calls this once, before all other methods."""
 
+    def resume(self, position: Mapping[str, Offset]) -> None:
+        """The job has begun before, and this rank goes on at `position`: partitions without an offset are new.
+
+        The rank calls this after `open`, before it reads. A source that may begin elsewhere than at the oldest records
+        begins new partitions with their oldest then, since all their records have arrived after the job's start.
+        """
+
     @abstractmethod
     def partitions(self) -> Sequence[str]:
         """The partitions that exist now, of all ranks. The rank calls this in every step, and while it waits."""
@@ -99,9 +107,12 @@ class Source(Plugin, ABC):
     def rank_of(self, partition: str, world_size: int) -> int:
         """The rank, of `world_size`, that reads `partition`.
 
-        A hash of the name decides, so partitions may come and go.
+        A hash of the name decides, so partitions may come and go. The last number in the name counts on from the hash
+        of the rest, so that ranks share numbered partitions evenly.
         """
-        return crc32(partition.encode()) % world_size
+        found = re.fullmatch("(.*?)([0-9]+)([^0-9]*)", partition, re.DOTALL)
+        head, number, tail = found.groups() if found else (partition, "0", "")
+        return (crc32(f"{head}{tail}".encode()) + int(number)) % world_size
 
     def close(self) -> None:
         """Free what the source holds. The rank calls no other method afterwards."""

@@ -11,11 +11,12 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
-from pydantic import BaseModel, Field, field_validator
+from pydantic import AwareDatetime, BaseModel, Field, field_validator
 
 from rolemesh_sources import Offset, Reader, Records, Source, SourceError
 
@@ -27,7 +28,8 @@ BUFFER_BYTES = 32 << 20
 FETCH_WAIT_S = 0.1
 """Seconds that the broker may wait for records. A rank that asks at another offset waits as long, at most."""
 MOST_AHEAD = 4096
-"""Most records of a partition that the thread fetches ahead."""
+"""Most records of a partition that the thread fetches ahead. Above this or `BUFFER_BYTES`, it fetches again when half
+of them are read."""
 LOOK_S = 1.0
 PAUSE_S = (0.05, 2.0)
 REMIND_S = 60.0
@@ -85,6 +87,12 @@ class BrokerClient(ABC):
         """
 
     @abstractmethod
+    def find(self, partition: str, start: datetime | int | str) -> Offset:
+        """The offset of the first record of `partition` at the time `start` or later (behind the newest, if there is
+        none), or of the record with the number or id `start`. None for a partition without records.
+        """
+
+    @abstractmethod
     def behind(self, newest: Offset, offset: Offset) -> float:
         """Amount of data between `offset` and `newest`, the offset behind the newest record, in the broker's unit."""
 
@@ -103,6 +111,7 @@ class _Ahead:
     def __init__(self, offset: Offset) -> None:
         self.at = self.end = offset
         self.records: deque[Fetched] = deque()
+        self.full = False
 
 
 def server_url(url: str) -> str:
@@ -122,9 +131,11 @@ class BrokerOptions(BaseModel, extra="forbid"):
         min_length=1,
         description="Names, or patterns (clicks*), of streams; each is a partition. They need not exist yet.",
     )
-    start: Literal["oldest", "newest"] = Field(
+    start: Literal["oldest", "newest"] | AwareDatetime | dict[str, int | str] = Field(
         default="oldest",
-        description="Where a new job begins in a stream. newest: with records that arrive from now on.",
+        description="Where a new job begins. newest: with records that arrive from now on; a time with its zone "
+        "(2026-11-29T08:00:00Z): with the first record from then on; {partition: number or id}: with this record, and "
+        "with the oldest of other partitions. Partitions that come later begin with their oldest record.",
     )
 
     @field_validator("streams")
@@ -150,8 +161,10 @@ class BrokerSource(Source):
         self._reader, self._client = reader, self.client(reader)
         self._lock = threading.Lock()
         self._ahead: dict[str, _Ahead] = {}
-        self._bytes = 0
+        self._bytes, self._full = 0, False
         self._look, self._looked = Look({}), float("-inf")
+        self._begin: Mapping[str, Offset] | None = None
+        self._resumed = False
         self._acknowledged: dict[str, Offset] = {}
         self._failed: SourceError | None = None
         self._away_since: float | None = None
@@ -163,12 +176,18 @@ class BrokerSource(Source):
 
     # ------------------------------------------------------------------------------------------ asked by the rank
 
+    def resume(self, position: Mapping[str, Offset]) -> None:
+        """See `Source.resume`."""
+        self._resumed = True
+
     def partitions(self) -> Sequence[str]:
         """See `Source.partitions`. The list is at most a second old."""
         return sorted(self._look.newest)
 
     def read(self, partition: str, offset: Offset, max_rows: int) -> Records:
         """See `Source.read`. Return fetched records, or make the thread fetch from `offset` on."""
+        if offset is None and not self._resumed and (begin := (self._begin or {}).get(partition)) is not None:
+            return Records((), begin)
         with self._lock:
             ahead = self._ahead.get(partition)
             if ahead is None or ahead.at != offset or not ahead.records:
@@ -203,9 +222,11 @@ class BrokerSource(Source):
         return "" if self._away_since is None else f"the broker {self._client.where} is away"
 
     def rank_of(self, partition: str, world_size: int) -> int:
-        """See `Source.rank_of`. Ranks share listed streams in turn, and others by a hash."""
-        if partition in self.options.streams:
-            return self.options.streams.index(partition) % world_size
+        """See `Source.rank_of`. Ranks share listed streams in turn, and so the partitions ``stream/number`` of each."""
+        listed = self.options.streams
+        stream, _, number = (partition, "", "0") if partition in listed else partition.rpartition("/")
+        if stream in listed and number.isdecimal():
+            return (listed.index(stream) + int(number)) % world_size
         return super().rank_of(partition, world_size)
 
     def _left(self, look: Look, position: Mapping[str, Offset]) -> dict[str, float]:
@@ -263,12 +284,17 @@ class BrokerSource(Source):
     def _turn(self) -> None:
         """Look at the broker, acknowledge, and fetch, until `close`."""
         if (now := time.monotonic()) >= self._looked + LOOK_S:
-            self._look, self._looked = self._client.look(), now
+            look = self._client.look()
+            if self._begin is None:
+                self._begin = self._beginning(look)
+            self._look, self._looked = look, now
         self._tell()
         with self._lock:
-            full = self._bytes >= BUFFER_BYTES
-            asked = {name: each.end for name, each in self._ahead.items() if not (full and each.records)}
-            asked = {name: end for name, end in asked.items() if len(self._ahead[name].records) < MOST_AHEAD}
+            self._full = self._bytes >= (BUFFER_BYTES // 2 if self._full else BUFFER_BYTES)
+            for each in self._ahead.values():
+                each.full = len(each.records) >= (MOST_AHEAD // 2 if each.full else MOST_AHEAD)
+            known = self._ahead.items()
+            asked = {name: each.end for name, each in known if not (each.full or (self._full and each.records))}
             self._wake.clear()
         if not asked:
             self._wake.wait(PAUSE_S[0])
@@ -281,11 +307,31 @@ class BrokerSource(Source):
                     ahead.end = found[-1].offset
                     self._bytes += sum(each.size for each in found)
 
+    def _beginning(self, look: Look) -> Mapping[str, Offset]:
+        """Where a new job begins in the partitions that are there at its start, but for those that it reads from their
+        oldest record."""
+        start = self.options.start
+        if start == "newest":
+            return look.newest
+        if isinstance(start, datetime):
+            return {name: self._client.find(name, start) for name in look.newest}
+        if not isinstance(start, dict):
+            return {}
+        if missing := sorted(start.keys() - look.newest.keys()):
+            _LOG.warning("%s: start names partitions that are not there: %s", self._client.where, ", ".join(missing))
+        return {name: self._client.find(name, at) for name, at in start.items() if name in look.newest}
+
     def _tell(self) -> None:
         with self._lock:
             position, self._acknowledged = self._acknowledged, {}
-        if position:
+        if not position:
+            return
+        try:
             self._client.acknowledge(position)
+        except BrokerAway:
+            with self._lock:
+                self._acknowledged = position | self._acknowledged
+            raise
 
     def _say(self, away: BrokerAway | None) -> None:
         now, since = time.monotonic(), self._away_since

@@ -92,6 +92,8 @@ class SourceWorkload(Workload):
         ctx = self._ctx
         if noted := ctx.notes.get(NOTE):
             taken, ended = noted
+            if not self._begun:
+                self._source.resume(self._position)
             rows = await self._again(taken)
         else:
             taken, rows = [], []
@@ -231,6 +233,7 @@ class SourceWorkload(Workload):
             own = (p for p in position if self._source.rank_of(p, ranks) == self._ctx.rank)
             self._position |= {p: position[p] for p in own}
         self._begun = True
+        self._source.resume(self._position)
 
     def teardown(self) -> None:
         """See `Workload.teardown`."""

@@ -1,0 +1,117 @@
+"""Brokers for the tests of the source `kafka`: librdkafka's mock cluster, and a server that keeps what it is sent.
+
+``python kafka_brokers.py`` runs the mock cluster until its standard input ends, and prints its addresses. It has keys,
+headers, commits and several brokers, but neither transactions nor times, and forgets all when it ends. `Server` has
+these, and adds partitions; it is one broker.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if find_spec("confluent_kafka") is not None:
+    from confluent_kafka import Producer, TopicPartition
+    from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+SERVER = find_spec("noida_db")
+needs_server = pytest.mark.skipif(SERVER is None, reason="NO KAFKA SERVER: pip install noida-db")
+QUIET = {"log_level": 0, "linger.ms": 0}
+
+
+class Cluster:
+    """What tests do with brokers at `url`."""
+
+    url: str
+
+    @cached_property
+    def admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.url, "log_level": 0})
+
+    def producer(self, **config: Any) -> Producer:
+        return Producer({"bootstrap.servers": self.url, "acks": "all", **QUIET, **config})
+
+    def add(self, topic: str, *values: Any, partition: int = 0, producer: Any = None, **more: Any) -> None:
+        """Append ``{"n": value}``, or the value if it is bytes, to a partition, and wait until that is there."""
+        made = producer or self.producer()
+        for value in values:
+            data = value if isinstance(value, bytes | None) else json.dumps({"n": value}).encode()
+            made.produce(topic, data, partition=partition, **more)
+        assert made.flush(30) == 0
+
+    def partitions(self, topic: str, count: int) -> None:
+        """Give the topic that many partitions, if it has fewer."""
+        found = self.admin.list_topics(topic, timeout=20).topics[topic].partitions
+        if not found:
+            self.admin.create_topics([NewTopic(topic, count)])[topic].result(20)
+        elif len(found) < count:
+            self.admin.create_partitions([NewPartitions(topic, count)])[topic].result(20)
+
+    def remove(self, topic: str, before: int) -> None:
+        """Remove the messages before the offset `before`, as a topic's retention does."""
+        (done,) = self.admin.delete_records([TopicPartition(topic, 0, before)]).values()
+        done.result(20)
+
+
+class Server(Cluster):
+    """A server of its own, which keeps its messages in `folder`."""
+
+    def __init__(self, folder: Path, host: str = "127.0.0.1") -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.folder, self.host, self.url = folder, host, f"{host}:{self.port}"
+        self.start()
+
+    def start(self) -> None:
+        assert SERVER is not None
+        program = Path(str(SERVER.origin)).with_name("noida-db")
+        program.chmod(0o755)
+        place = ["--host", self.host, "--kafka-port", str(self.port), "--data-dir", str(self.folder / "kafka")]
+        with (self.folder / "kafka.log").open("a") as log:
+            self.process = subprocess.Popen([program, "start", "--only", "kafka", *place], stdout=log, stderr=log)
+        until = time.monotonic() + 60
+        while True:
+            try:
+                socket.create_connection((self.host, self.port)).close()
+                return
+            except OSError:
+                assert time.monotonic() < until
+                time.sleep(0.02)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """End it. It saves its messages at SIGTERM, and otherwise within a second."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        self.process.wait()
+
+
+class Mock(Cluster):
+    """librdkafka's mock cluster of three brokers. A topic has four partitions as soon as somebody writes to it."""
+
+    def __init__(self) -> None:
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen([sys.executable, __file__], stdin=pipe, stdout=pipe, text=True)
+        assert self.process.stdout is not None
+        self.url = self.process.stdout.readline().strip()
+
+    def stop(self) -> None:
+        self.process.communicate()
+
+
+if __name__ == "__main__":
+    from confluent_kafka import Producer
+
+    mock = Producer({"test.mock.num.brokers": 3, "bootstrap.servers": "made", "log_level": 0})
+    print(",".join(f"{each.host}:{each.port}" for each in mock.list_topics(timeout=20).brokers.values()), flush=True)
+    sys.stdin.read()
