@@ -79,14 +79,27 @@ def goes_on(job: Job, undisturbed: str, after: int, *args: str, reference: str =
 # ---------------------------------------------------------------------------------------------------- where it was
 
 
-def test_a_job_that_was_stopped_goes_on(make_job: Make, undisturbed: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "status", "reference"), [((), "interrupted", "squares"), (("--drain",), "done", "auto")]
+)
+def test_a_job_that_was_stopped_goes_on(
+    make_job: Make, undisturbed: str, how: tuple[str, ...], status: str, reference: str
+) -> None:
     job = make_job(extra=LADDER)
     process = job.start(f"steps={STEPS}", *SLOWER)
     until(lambda: of_kind(job, "persisted") if job.running() else [], 60, "a snapshot on disk")
-    assert job.cli("stop", "squares").returncode == 0
+    assert job.cli("stop", "squares", *how).returncode == 0
     process.communicate(timeout=60)
-    assert job.result()["status"] == "interrupted"
-    goes_on(job, undisturbed, newest(job))
+    assert job.result()["status"] == status
+    goes_on(job, undisturbed, newest(job), reference=reference)
+
+
+def test_auto_begins_where_the_jobs_own_run_is_done_or_missing(ten: Job) -> None:
+    for _ in ("done", "missing"):
+        done = ten.run("--resume", "auto", "steps=2")
+        assert (done.returncode, "resuming" in done.stderr) == (0, False), done.stderr
+        assert [line["step"] for line in ten.metrics()] == [0, 1]
+        shutil.rmtree(ten.run_dir)
 
 
 @pytest.mark.soak

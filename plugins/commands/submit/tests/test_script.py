@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -115,7 +116,8 @@ def test_a_script_hands_on_every_text_as_it_is(text: str) -> None:
     assert "#SBATCH --exclusive" not in before.splitlines()
     environment, command = rest.partition("# Others on")[0], rest.partition("\nEND\n\n")[2].partition(" &\njob=$!")[0]
     run = f'address=here; rolemesh() {{ printf \'%s\\0\' "$@" "$A" "$ROLEMESH_RUNS"; }}\n{environment}\n{command}'
-    done = subprocess.run(["bash", "-c", run], capture_output=True, check=True)
+    done = subprocess.run(["bash", "-c", run], capture_output=True, check=True, env={**os.environ, "SLURM_JOB_ID": "7"})
     resumed = ["--resume", text] if text else []
-    words = ["run", f"/{text}/job.yaml", "--address", "here", *resumed, f"name={text}", text, text, f"/runs{text}"]
+    words = ["run", f"/{text}/job.yaml", "--address", "here", f"name={text}", text, "name=hello-7", *resumed]
+    words += [text, f"/runs{text}"]
     assert done.stdout.decode().split("\0")[:-1] == words

@@ -13,11 +13,35 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 EXAMPLE = Path(__file__).resolve().parents[4] / "examples/hello"
 NODES = ("n1", "n2")
+STEPS = 1500
+SLOW = """
+from pathlib import Path
+from time import sleep
+
+import rolemesh
+
+
+def numbers(ctx: rolemesh.RankContext) -> rolemesh.Batch:
+    if not Path(__file__).with_name("fast").exists():
+        sleep(0.2)
+    return rolemesh.Batch({"number": list(range(8 * ctx.step, 8 * ctx.step + 8))})
+"""
+SLOW_JOB = f"""
+name: slow
+flow: flow.py:hello
+steps: {STEPS}
+failover: [process, node, job]
+engine: {{options: {{snapshots: {{persist_every: 5}}}}}}
+roles:
+  source: {{use: function, options: {{target: slow.py:numbers}}}}
+  sink:   {{use: function, options: {{target: roles.py:Sum}}}}
+"""
 CONFIG = """\
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -76,6 +100,11 @@ def wait_for(command: list[str], pattern: str, seconds: float = 180.0) -> str:
         time.sleep(0.2)
 
 
+def log(folder: Path, task: int = 4294967294) -> str:
+    """What the job, or a task of its array, has written."""
+    return (folder / f"out-{task}.log").read_text()
+
+
 def ended(job: str) -> str:
     """A job's state, once it has ended."""
     return wait_for(["scontrol", "show", "job", job], r"(?<=JobState=)(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL)\b")
@@ -115,31 +144,118 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
                     daemon.kill()
 
 
-def submitted(folder: Path, *arguments: str) -> str:
-    """The id of the job that sbatch makes of the verb's script."""
+def submitted(folder: Path, *arguments: str, job: Path = EXAMPLE / "job.yaml", slurm: tuple[str, ...] = ()) -> str:
+    """The id of the job that sbatch makes of the verb's script, with the options `slurm` of sbatch."""
     runtime = Path(sys.executable).parent
-    command = [sys.executable, "-m", "rolemesh.cli", "submit", f"{EXAMPLE}/job.yaml", "--to", "slurm"]
+    command = [sys.executable, "-m", "rolemesh.cli", "submit", str(job), "--to", "slurm"]
     command += ["--setup", f"export PATH={runtime}:$PATH", "--runs-dir", f"{folder}/runs", "-o", "job.sbatch"]
-    done = subprocess.run([*command, *arguments], cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    told = subprocess.run(
-        ["sbatch", "--parsable", "--output=out.log", "job.sbatch"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert told.returncode == 0, told.stderr
-    return told.stdout.strip()
+    told = ""
+    for each in ([*command, *arguments], ["sbatch", "--parsable", "--output=out-%a.log", *slurm, "job.sbatch"]):
+        done = subprocess.run(each, cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        told = done.stdout.strip()
+    return told
+
+
+def slow_job(folder: Path) -> Path:
+    """A job whose steps take 0.2 s, until its folder has a file ``fast``."""
+    job = folder / "job"
+    shutil.copytree(EXAMPLE, job, ignore=shutil.ignore_patterns("runs", "__pycache__"))
+    (job / "slow.py").write_text(SLOW)
+    (job / "job.yaml").write_text(SLOW_JOB)
+    return job / "job.yaml"
+
+
+def expected(folder: Path, job: Path) -> dict[str, str]:
+    """The job's state at its end, if nothing disturbs it."""
+    command = [sys.executable, "-m", "rolemesh.cli", "run", str(job), "--backend", "local", "--runs-dir", str(folder)]
+    subprocess.run(command, check=True, capture_output=True)
+    return result(folder / "slow")["state_sha256"]
+
+
+def result(run: Path) -> dict[str, Any]:
+    return json.loads((run / "result.json").read_text())
+
+
+def runs_until_step(run: Path, step: int) -> None:
+    """Wait until the job has kept the state after a step."""
+    snapshots = ["sh", "-c", f"ls -d {run}/snapshots/step-*/manifest.json"]
+    wait_for(snapshots, rf"step-(?:{'|'.join(str(each) for each in range(step, step + 200))})/")
+
+
+def nothing_is_left(job: str) -> None:
+    """Wait until no process has the job's folder of Ray on its command line, and the folder is gone."""
+    wait_for(["sh", "-c", f"pgrep -f [r]ay-{job}[.] | wc -l; ls -d /tmp/ray-{job}.* 2>/dev/null | wc -l"], r"^0\n0")
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_sbatch_runs_a_job_to_its_end_on_a_ray_of_its_own(slurm: Path, tmp_path: Path, nodes: int) -> None:
     job = submitted(tmp_path, "--nodes", str(nodes), "--cpus-per-node", "2" if nodes == 1 else "1")
-    state, out = ended(job), (tmp_path / "out.log").read_text()
+    state, out = ended(job), log(tmp_path)
     assert state == "COMPLETED", out
-    result = json.loads((tmp_path / "runs/hello/result.json").read_text())
-    assert (result["status"], result["committed_steps"]) == ("done", 20)
-    plan = json.loads((tmp_path / "runs/hello/plan.json").read_text())
+    told = result(tmp_path / f"runs/hello-{job}")
+    assert (told["status"], told["committed_steps"]) == ("done", 20)
+    plan = json.loads((tmp_path / f"runs/hello-{job}/plan.json").read_text())
     assert len({slot["node"] for slot in plan["slots"]}) == nodes, plan
-    assert not list(Path("/tmp").glob(f"ray-{job}.*"))
+    nothing_is_left(job)
+
+
+def test_a_job_whose_time_ends_keeps_its_state_and_a_requeue_continues_it(slurm: Path, tmp_path: Path) -> None:
+    file = slow_job(tmp_path)
+    job = submitted(tmp_path, "--nodes", "1", "--time", "2", job=file, slurm=("--signal=B:TERM@30",))
+    assert ended(job) == "FAILED", log(tmp_path)
+    assert f"to continue it: scontrol requeue {job}" in log(tmp_path)
+    first = result(tmp_path / f"runs/slow-{job}")
+    assert (first["status"], 0 < first["committed_steps"] < STEPS) == ("done", True), first
+    (file.parent / "fast").touch()
+    subprocess.run(["scontrol", "requeue", job], check=True)
+    wait_for(["scontrol", "show", "job", job], "Restarts=1")
+    assert ended(job) == "COMPLETED", log(tmp_path)
+    assert f"resuming after step {first['committed_steps'] - 1}" in log(tmp_path)
+    last = result(tmp_path / f"runs/slow-{job}")
+    assert (last["committed_steps"], last["state_sha256"]) == (STEPS, expected(tmp_path / "judge", file))
+    nothing_is_left(job)
+
+
+def test_a_job_that_slurm_requeues_while_it_runs_continues(slurm: Path, tmp_path: Path) -> None:
+    file = slow_job(tmp_path)
+    job = submitted(tmp_path, "--nodes", "1", job=file)
+    runs_until_step(tmp_path / f"runs/slow-{job}", 10)
+    subprocess.run(["scontrol", "requeue", job], check=True)
+    (file.parent / "fast").touch()
+    wait_for(["scontrol", "show", "job", job], "Restarts=1")
+    assert ended(job) == "COMPLETED", log(tmp_path)
+    assert "resuming after step" in log(tmp_path)
+    last = result(tmp_path / f"runs/slow-{job}")
+    assert (last["committed_steps"], last["state_sha256"]) == (STEPS, expected(tmp_path / "judge", file))
+
+
+def test_scancel_leaves_nothing_behind(slurm: Path, tmp_path: Path) -> None:
+    job = submitted(tmp_path, "--nodes", "2", "--cpus-per-node", "1", job=slow_job(tmp_path))
+    runs_until_step(tmp_path / f"runs/slow-{job}", 5)
+    subprocess.run(["scancel", job], check=True)
+    assert ended(job) == "CANCELLED"
+    nothing_is_left(job)
+
+
+def test_tasks_of_an_array_are_runs_of_their_own(slurm: Path, tmp_path: Path) -> None:
+    job = submitted(tmp_path, "--nodes", "1", "--cpus-per-node", "2", slurm=("--array=3,7",))
+    for task in (3, 7):
+        assert ended(f"{job}_{task}") == "COMPLETED", log(tmp_path, task)
+    runs = list((tmp_path / "runs").glob("hello-*"))
+    assert [result(run)["committed_steps"] for run in runs] == [20, 20], runs
+
+
+def test_a_job_goes_on_when_a_node_is_set_down(slurm: Path, tmp_path: Path) -> None:
+    file = slow_job(tmp_path)
+    job = submitted(tmp_path, "--nodes", "2", "--cpus-per-node", "2", job=file)
+    runs_until_step(tmp_path / f"runs/slow-{job}", 5)
+    try:
+        subprocess.run(["scontrol", "update", "nodename=n2", "state=down", "reason=test"], check=True)
+        wait_for(["scontrol", "show", "job", job], "NodeList=n1\n")
+        (file.parent / "fast").touch()
+        assert ended(job) == "COMPLETED", log(tmp_path)
+    finally:
+        subprocess.run(["scontrol", "update", "nodename=n2", "state=resume"], check=True)
+    last = result(tmp_path / f"runs/slow-{job}")
+    assert (last["committed_steps"], last["state_sha256"]) == (STEPS, expected(tmp_path / "judge", file))

@@ -13,6 +13,8 @@ from rolemesh_submit.submission import OBJECT_STORE_BYTES, Submission, comment, 
 
 JOIN_S = 300
 NOTICE_S = 60
+NAME_CHARACTERS = 50
+"""Characters of the job's name in its run's name, which has at most 63 and ends with the number of the Slurm job."""
 SETUP = "# As in a script of one's own: activate scripts and modules read unset variables, and fail in passing."
 TEMPLATE = r"""#!/usr/bin/env bash
 {head}{setup}set -euo pipefail
@@ -63,13 +65,31 @@ if there < wanted:
     print(f"{{there}} of {{wanted}} nodes have joined Ray within {join_s} s; going on with them", file=sys.stderr)
 END
 
-{command} &
+# A run of this Slurm job's own, which a requeue continues.
+name={name}-$SLURM_JOB_ID
+again=({resuming})
+if [ -e "$ROLEMESH_RUNS/$name" ]; then again=(--resume auto); fi
+{command} "name=$name" "${{again[@]}}" &
 job=$!
-# Slurm's notice before the time is up (--signal), and `scancel --batch --signal TERM`: the job ends in good order.
-trap 'kill -TERM "$job" 2>/dev/null || true' TERM INT
+# The first signal is Slurm's notice before the time is up (--signal): the job ends after a step whose state it keeps.
+# The second one, at the end of the time, ends it at once.
+drained=""
+leave() {{
+  if [ -z "$drained" ] && rolemesh stop "$name" --drain --no-wait >&2; then
+    drained=yes
+  else
+    kill -TERM "$job" 2>/dev/null || true
+  fi
+}}
+trap leave TERM INT
 code=0
 wait "$job" || code=$?
 while kill -0 "$job" 2>/dev/null; do code=0; wait "$job" || code=$?; done
+all_steps='import json, sys; told = json.load(open(sys.argv[1])); sys.exit(told["committed_steps"] != told["steps"])'
+if [ -n "$drained" ] && [ "$code" -eq 0 ] && ! python3 -c "$all_steps" "$ROLEMESH_RUNS/$name/result.json"; then
+  echo "the job has ended before its last step; to continue it: scontrol requeue $SLURM_JOB_ID" >&2
+  code=130
+fi
 exit "$code"
 """
 
@@ -99,14 +119,16 @@ def script(submission: Submission, allocation: Allocation) -> str:
         *(f"export {name}={shlex.quote(value)}" for name, value in submission.settings.items()),
         f"export ROLEMESH_RUNS={shlex.quote(submission.runs)}",
     ]
-    command = f'rolemesh run {shlex.quote(submission.job)} --address "$address"'
+    command = ["rolemesh run", shlex.quote(submission.job), '--address "$address"']
     return TEMPLATE.format(
         head="".join(head),
         setup="".join(f"{line}\n" for line in (SETUP, *allocation.setup)) if allocation.setup else "",
         environment="\n".join(environment),
         node=shlex.join(_ray_node(submission)),
         join_s=JOIN_S,
-        command=" ".join([command, *map(shlex.quote, [*submission.resuming, *submission.prepared.overrides])]),
+        command=" ".join([*command, *map(shlex.quote, submission.prepared.overrides)]),
+        name=shlex.quote(submission.name[:NAME_CHARACTERS]),
+        resuming=shlex.join(submission.resuming),
     )
 
 
@@ -144,9 +166,9 @@ def _directives(submission: Submission, allocation: Allocation) -> list[str]:
         "export": "ALL",
         "signal": f"B:TERM@{NOTICE_S}",
     }
-    # A node that fails is the job's failover's business, and another run of the script would begin from scratch.
+    # A failed node is a matter of the job's failover, except the first one.
     options = [f"--{name}={value}" for name, value in given.items() if value]
-    return [f"#SBATCH {option}\n" for option in (*options, "--no-kill --no-requeue")]
+    return [f"#SBATCH {option}\n" for option in (*options, "--no-kill --requeue --open-mode=append")]
 
 
 def _ray_node(submission: Submission) -> list[str]:

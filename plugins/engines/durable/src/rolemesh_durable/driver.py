@@ -30,11 +30,11 @@ from rolemesh_checkpoint.trust import TRUST_FLAG
 from rolemesh_durable.backends import Backend, Shared
 from rolemesh_durable.bundle import bundle_job, snapshot_plan
 from rolemesh_durable.carried import carried
+from rolemesh_durable.control import resume
 from rolemesh_durable.control.claim import claim
 from rolemesh_durable.control.client import ControlClient, MasterGoneError
 from rolemesh_durable.control.driver_part import DriverPart, Followed
 from rolemesh_durable.control.living import LivingRun, answers
-from rolemesh_durable.control.resume import check_in_flight, check_pickles, find_origin, find_source, moved
 from rolemesh_durable.control.watch import ANSWER_S, PATIENCE_S, follow
 from rolemesh_durable.extensions.drivers import DRIVER_PARTS
 from rolemesh_durable.hosting.admission import find_room
@@ -144,10 +144,12 @@ class Driver(RunHandle):
             options = options_in(self._asked.selection)
             where = self._asked.job.where(("engine", "options", "room_wait_s"))
             plan, cluster = find_room(backend, spec.name, options.priority, on, options.room_wait_s, where, self._say)
+        if self._resume == resume.AUTO:
+            self._resume = str(self.run_dir) if resume.unfinished(self.run_dir) else None
         origin = self._origin(self._resume) if self._resume else ("", -1)
         with claim(self.run_dir, lambda: backend.knows(spec.name), answers) as (earlier, lock):
             if earlier is not None:
-                self._say(moved(earlier, resumed=bool(self._resume)))
+                self._say(resume.moved(earlier, resumed=bool(self._resume)))
             if earlier is not None and Path(origin[0]).is_relative_to(self.run_dir):
                 origin = (str(earlier / Path(origin[0]).relative_to(self.run_dir)), origin[1])
             job = self._job
@@ -180,13 +182,13 @@ class Driver(RunHandle):
             )
         roles = job.selection.roles
         stateful = [name for name, selected in roles.items() if selected.cls.stateful(selected.options)]
-        source = find_source(reference, self.run_dir.parent)
-        found, damaged = find_origin(source, job.job.spec.steps, stateful, disk.flow_lines(job.graph))
+        source = resume.find_source(reference, self.run_dir.parent)
+        found, damaged = resume.find_origin(source, job.job.spec.steps, stateful, disk.flow_lines(job.graph))
         for text in damaged:
             self._say(f"warning: {text}")
         restored = [name for name in stateful if not roles[name].cls.repeats(roles[name].options)]
-        check_in_flight(found, job.graph, restored)
-        check_pickles(found, job.graph, trusted=self._trusted)
+        resume.check_in_flight(found, job.graph, restored)
+        resume.check_pickles(found, job.graph, trusted=self._trusted)
         self._say(f"resuming after step {found.step} from {found.path}")
         return str(found.path), found.step
 

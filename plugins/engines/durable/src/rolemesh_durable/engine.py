@@ -39,7 +39,8 @@ class DurableRunOptions(BaseModel, extra="forbid"):
     )
     resume: str | None = Field(
         default=None,
-        description="Start from the newest intact snapshot of this job or run folder, or from this step-N folder.",
+        description="Start from the newest intact snapshot of this job or run folder, or from this step-N folder. "
+        "'auto': from this job's own run, if it is unfinished.",
         json_schema_extra={"metavar": "JOB|PATH"},
     )
     trust_pickles: bool = Field(

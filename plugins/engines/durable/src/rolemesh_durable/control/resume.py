@@ -19,8 +19,12 @@ from rolemesh_durable.protocol.edge import hold_of
 from rolemesh_durable.runs import Run, find_run
 from rolemesh_runtime.earlier import clean_command, size_of
 
-__all__ = ["ResumePoint", "Unfinished", "check_in_flight", "check_pickles", "find_origin", "find_source", "moved"]
-__all__ += ["unfinished"]
+__all__ = ["AUTO", "ResumePoint", "Unfinished", "check_in_flight", "check_pickles", "find_origin", "find_source"]
+__all__ += ["moved", "unfinished"]
+
+
+AUTO = "auto"
+"""As the source of ``--resume``: the job's own unfinished run, if there is one. Otherwise the job begins."""
 
 
 class ResumePoint(NamedTuple):
@@ -38,9 +42,11 @@ class Unfinished(NamedTuple):
 
 
 def unfinished(run_dir: Path) -> Unfinished | None:
-    """Return the unfinished run in a folder; None if it is done, or if it left no state of any role."""
+    """Return the unfinished run in a folder; None if it is done and was not drained, or if it left no state."""
     try:
-        if (Run(run_dir).result() or {}).get("status") == "done":
+        result = Run(run_dir).result() or {}
+        drained = "stop --drain" in str(result.get("reason")) and result["committed_steps"] != result["steps"]
+        if result.get("status") == "done" and not drained:
             return None
         found, _ = _newest_intact(ResumePoint(run_dir, None))
         if found is None or found.manifest is None:
