@@ -3,6 +3,7 @@
 import asyncio
 
 import numpy as np
+from pydantic import BaseModel
 
 from rolemesh import Balanced, Batch, Broadcast, Ragged, Split, Workload, operator
 from rolemesh_embeddings import Servers
@@ -24,12 +25,12 @@ class Data(Workload):
         return Batch({"count": self.ctx.rng("keys", self.ctx.step).integers(0, KEYS, 64)})
 
 
-def ones(keys, rows=1):
+def ones(keys, rows=1, dim=2):
     """Return a gradient of 1 for each key, repeated ones included."""
     places = np.full(rows + 1, len(keys))
     places[0] = 0
     return Batch(
-        {"count_keys": Ragged(keys, places), "count_grads": Ragged(np.ones((len(keys), 2), np.float32), places)}
+        {"count_keys": Ragged(keys, places), "count_grads": Ragged(np.ones((len(keys), dim), np.float32), places)}
     )
 
 
@@ -63,3 +64,58 @@ class Caller(Workload):
             number += 1
         await asyncio.sleep(0.002)
         self.ctx.count(pushed=len(flat))
+
+
+class ReaderOptions(BaseModel):
+    """How old rows may be."""
+
+    max_age: int = 0
+
+
+class Reader(Workload):
+    """Is the only one that updates, so it knows how old each row is that it gets."""
+
+    Options = ReaderOptions
+
+    def setup(self, ctx):
+        self.ctx, self.pushed = ctx, np.zeros((1, KEYS), np.int64)
+        self.plain = Servers(ctx, "ps")
+        self.servers = Servers(ctx, "ps", cache_rows=512, max_age=self.options.max_age)
+
+    @operator(keys=Split())
+    async def train(self, keys: Batch) -> None:
+        """Fetch keys of which some are frequent, and update half of them.
+
+        `age`: the number of updates that the oldest row lacks; `differ`: the number of rows that are not as a caller
+        without a cache gets them, before and after.
+        """
+        flat = np.unique(np.array(keys["count"]) % self.ctx.rng("most", self.ctx.step).integers(1, KEYS))
+        before, found, after = [await fetched(each, flat) for each in (self.plain, self.servers, self.plain)]
+        lacks = self.pushed[:, flat] > found  # after each update, `pushed` has the counts
+        self.ctx.record(age=int(lacks.any(1).sum()))
+        self.ctx.record(differ=int(((before == after) & (found != before)).sum()))
+        await self.servers.push(ones(flat[::2]))
+        self.pushed = np.concatenate([self.pushed, self.pushed[-1:]])
+        self.pushed[-1, flat[::2]] += 1
+
+
+async def fetched(servers, keys):
+    """Return how many updates of each key the servers know."""
+    rows = await servers.fetch({"count": keys})
+    known, values = rows["count_keys"].values, rows["count_values"].values
+    assert sorted(known.tolist()) == keys.tolist()
+    return -values[np.argsort(known), 0]
+
+
+class Growing(Workload):
+    """Every step has new keys."""
+
+    deterministic = True
+
+    def setup(self, ctx):
+        self.ctx = ctx
+
+    @operator(returns=Split())
+    def next(self) -> Batch:
+        """Return gradients of 1 for 4000 keys."""
+        return ones(np.arange(4000 * self.ctx.step, 4000 * (self.ctx.step + 1)), dim=16)

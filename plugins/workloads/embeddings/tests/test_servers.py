@@ -19,7 +19,7 @@ from rolemesh_embeddings.table import Table
 
 HERE = Path(__file__).parent
 COMMAND = [str(Path(sys.executable).with_name("rolemesh"))]
-STEPS = 100
+STEPS, CHAOS_STEPS = 100, 300
 TABLE = {"dim": 2, "begin": "zeros", "optimizer": {"use": "sgd", "lr": 1.0}}
 FLOWS = """\
 from rolemesh import flow
@@ -109,16 +109,68 @@ def test_a_flow_of_edges_ends_with_the_same_bits_whatever_dies(tmp_path: Path, l
     assert counts(tmp_path / "runs/killed") == sent(STEPS - lag)
 
 
+def missing(run_dir: Path, steps: int = STEPS) -> tuple[float, float]:
+    """Return how many gradients are not in the tables, and how many could be in the updates that were counted as lost.
+
+    Raises `AssertionError` if one was applied twice.
+    """
+    there, wanted = counts(run_dir), sent(steps)
+    assert there.keys() <= wanted.keys()
+    assert all(there.get(key, 0) <= count for key, count in wanted.items())
+    lost = sum(line.get("updates_lost", 0) for line in lines(run_dir))
+    return sum(wanted.values()) - sum(there.values()), lost * 32
+
+
 def test_services_lose_only_what_is_counted(tmp_path: Path) -> None:
     """A server's death loses updates after its last snapshot; a caller's death neither loses nor repeats any."""
     run(job(tmp_path, "workers", "calls"), "--chaos", "kills=3,seed=1,targets=learner/*")
     assert counts(tmp_path / "runs/workers") == sent(STEPS)
     run(job(tmp_path, "servers", "calls"), "--chaos", "kills=4,seed=1,targets=ps/*")
-    there, wanted = counts(tmp_path / "runs/servers"), sent(STEPS)
-    assert all(there.get(key, 0) <= count for key, count in wanted.items())
-    missing = sum(wanted.values()) - sum(there.values())
-    lost = sum(line.get("updates_lost", 0) for line in lines(tmp_path / "runs/servers"))
-    assert 0 < missing <= lost * 32
+    gone, counted = missing(tmp_path / "runs/servers")
+    assert 0 < gone <= counted
+
+
+@pytest.mark.parametrize("max_age", [0, 3])
+def test_a_cached_row_is_never_older_than_the_bound(tmp_path: Path, max_age: int) -> None:
+    """The caller compares each row with all that it pushed; the oldest one is exactly as old as it may be."""
+    run(reader(tmp_path, max_age))
+    found = list(lines(tmp_path / "runs/cached"))
+    assert max(line["records"]["age"] for line in found) == max_age
+    assert sum(line["cached"] for line in found) / len(found) > 0.1
+
+
+def test_a_cache_has_nothing_that_a_killed_server_has_lost(tmp_path: Path) -> None:
+    run(reader(tmp_path, 0), "engine.options.snapshots.every=8", "--chaos", "kills=4,seed=1,targets=ps/*")
+    found = list(lines(tmp_path / "runs/cached"))
+    assert sum(line.get("updates_lost", 0) for line in found) > 0
+    assert sum(line["records"]["differ"] for line in found) == 0
+
+
+def reader(folder: Path, max_age: int) -> Path:
+    path = job(folder, "cached", "calls")
+    spec = json.loads(path.read_text())
+    spec["roles"]["learner"] = {"use": "learners.py:Reader", "options": {"max_age": max_age}, "resources": {"cpu": 0}}
+    path.write_text(json.dumps(spec))
+    return path
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("flow", ["edges, lag 0", "edges, lag 2", "calls"])
+def test_twenty_kills_of_ranks_agents_and_masters(tmp_path: Path, flow: str, seed: int) -> None:
+    """No gradient is applied twice. On edges none is lost, and rows are as old as the lag at most."""
+    kind, _, lag = flow.partition(", lag ")
+    path = job(tmp_path, "killed", kind, lag=int(lag or 0), steps=CHAOS_STEPS)
+    ended = run(path, "--chaos", f"kills=20,seed={seed}")
+    assert len(ended["recoveries"]) > 3
+    gone, counted = missing(path.parent / "runs/killed", CHAOS_STEPS - int(lag or 0))
+    if kind == "calls":
+        assert gone <= counted
+        return
+    assert gone == 0
+    staleness = [line["row_staleness"] for line in lines(tmp_path / "runs/killed") if "row_staleness" in line]
+    assert max(staleness, default=0) <= int(lag)
+    assert ended["state_sha256"] == run(job(tmp_path, "quiet", kind, lag=int(lag), steps=CHAOS_STEPS))["state_sha256"]
 
 
 def test_servers_come_and_go_while_the_job_runs(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -53,6 +54,7 @@ def _rank_of_bucket(bucket: int, ranks: int) -> int:
     return found
 
 
+@cache
 def ranks_of_buckets(ranks: int) -> NDArray[np.int64]:
     """Return int64 (`BUCKETS`,): the rank that has each bucket."""
     return np.array([_rank_of_bucket(bucket, ranks) for bucket in range(BUCKETS)])

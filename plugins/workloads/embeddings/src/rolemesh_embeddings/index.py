@@ -30,6 +30,11 @@ class Index:
         self._end = 1
         self._unused: dict[int, list[int]] = {}
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all regions."""
+        return int(self._end * self.slots.itemsize)
+
     def find(self, keys: Keys) -> tuple[Rows, Rows]:
         """Return the row of each key, -1 for none, and its slot."""
         hashes = mix(keys)

@@ -43,4 +43,8 @@ class EmbeddingsOptions(BaseModel, extra="forbid"):
     file_mb: float = Field(
         16.0, gt=0, description="changed rows, in 10^6 bytes, from which a file is written; more for large tables"
     )
+    export: str = Field(
+        "export", min_length=1, description="where exports go, relative to the run's folder, shared by all nodes"
+    )
+    deltas: int = Field(30, ge=0, description="an export is a base, or so many deltas at most follow it")
     hottest: int = Field(10, ge=0, description="number of the hottest keys that metrics show every 100 updates")

@@ -21,7 +21,7 @@ from rolemesh.api.batch import Gathered, Shard
 from rolemesh.api.workload import State
 from rolemesh.errors import RolemeshError
 from rolemesh_embeddings.files import RowFile, write
-from rolemesh_embeddings.hashing import BUCKETS, buckets_of_rank
+from rolemesh_embeddings.hashing import BUCKETS, buckets_of_rank, ranks_of_buckets
 from rolemesh_embeddings.table import Table
 
 __all__ = ["Part"]
@@ -53,9 +53,11 @@ class Part:
         self.updates = 0
         self.callers: dict[str, int] = {}
         """Number of the last applied update of each caller."""
+        self.exported: list[Any] = []
+        """Name and number of the update of each file of the last export."""
         self._stores = {name + end: s for name, table in tables.items() for end, s in table.stores().items()}
-        self._label = f"{rank}-of-{ranks}"
-        self._top, self._own, self._elsewhere = folder, folder / self._label, tuple(elsewhere)
+        self.label = f"{rank}-of-{ranks}"
+        self._top, self._own, self._elsewhere = folder, folder / self.label, tuple(elsewhere)
         self._file_bytes = file_mb * 1e6
         self._files: list[Named] = []
         self._bases = np.full(BUCKETS, -1, np.int64)
@@ -71,6 +73,12 @@ class Part:
         self._first, self._restored = 1 << 62, 0
         """The step of the first state with an update of this life, and the number of updates before."""
         self.wrote = 0
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory that the tables of the rank with most buckets need, judged by this rank's."""
+        buckets = np.bincount(ranks_of_buckets(self.ranks)).max()
+        return int(sum(store.memory for store in self._stores.values()) * buckets / self.mine.sum())
 
     # ------------------------------------------------------------------------------------------------------ updates
 
@@ -96,7 +104,7 @@ class Part:
         return ""
 
     def _write(self) -> None:
-        named = Named(f"{self._label}-{self.updates:012}", self.updates)
+        named = Named(f"{self.label}-{self.updates:012}", self.updates)
         mine = np.flatnonzero(self.mine)
         order = mine[np.argsort(self._bases[mine], kind="stable")]
         self._turns = sorted(order[: -(-len(mine) // REWRITTEN)].tolist())
@@ -145,6 +153,7 @@ class Part:
             "files": [[*each] for each in self._files],
             "bases": [[bucket, self._sources[bucket]] for bucket in sorted(self._sources)],
             "pending": [*self._pending, self._turns] if self._pending else None,
+            "exported": self.exported,
             "rows": {},
         }
         found = Gathered()
@@ -153,10 +162,10 @@ class Part:
             gone = store.gone()
             about["rows"][name] = [len(rows), len(gone), store.gone_updates()]
             for column, array in store.columns.items():
-                found[f"{self._label}/{name}/{column}"] = _padded(array, rows)
-            found[f"{self._label}/{name}/gone"] = _padded(gone, np.arange(len(gone)))
+                found[f"{self.label}/{name}/{column}"] = _padded(array, rows)
+            found[f"{self.label}/{name}/gone"] = _padded(gone, np.arange(len(gone)))
         text = json.dumps(about, sort_keys=True).encode()
-        found[f"{self._label}/about"] = _padded(np.frombuffer(text, np.uint8), np.arange(len(text)), fill=ord(" "))
+        found[f"{self.label}/about"] = _padded(np.frombuffer(text, np.uint8), np.arange(len(text)), fill=ord(" "))
         self._kept[step] = self._needed()
         if self.updates > self._restored:
             self._first = min(self._first, step)
@@ -177,7 +186,8 @@ class Part:
             where = self.mine & buckets_of_rank(*_rank_of(label))
             if where.any():
                 self._restore(label, about, given, where)
-        pending = parts[self._label]["pending"] if list(parts) == [self._label] else None
+        same = parts[self.label] if list(parts) == [self.label] else {}
+        self.exported, pending = same.get("exported", []), same.get("pending")
         # Without the file nothing is lost: its rows are still in the state, and another file follows.
         if pending is not None and (path := self._take(pending[0])) is not None:
             self._pending, self._turns = Named(*pending[:2]), pending[2]

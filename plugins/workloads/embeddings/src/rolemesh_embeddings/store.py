@@ -46,6 +46,11 @@ class Store:
         """Bytes of the rows, without the index."""
         return len(self) * self.row_bytes
 
+    @property
+    def memory(self) -> int:
+        """Bytes of the rows and the index."""
+        return self.nbytes + self.index.nbytes
+
     def find(self, keys: Keys) -> Rows:
         """Return the row of each key, -1 for none."""
         return self.index.find(keys)[0]
@@ -100,6 +105,14 @@ class Store:
         found = [self.index.rows_of(bucket) for bucket in np.flatnonzero(self.index.counts).tolist()]
         rows = np.concatenate(found) if found else np.zeros(0, np.int64)
         return rows[np.argsort(self.columns["keys"][rows])]
+
+    def later(self, update: int) -> Rows:
+        """Return the rows that changed after an update, ordered by key."""
+        rows = np.flatnonzero(self.columns["changed"][: self._end] > update)
+        keys = self.columns["keys"][rows]
+        there = self.find(keys) == rows  # neither removed nor from an older file
+        found: Rows = rows[there][np.argsort(keys[there])]
+        return found
 
     # -------------------------------------------------------------------------------------- a new process takes rows
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rolemesh.api.batch import Batch, Ragged
 from rolemesh.api.context import stable_seed
 from rolemesh_embeddings.hashing import BUCKETS, Keys, drawn, firsts
 from rolemesh_embeddings.index import Rows
 from rolemesh_embeddings.options import TableOptions
 from rolemesh_embeddings.store import Store
 
-__all__ = ["Table", "summed"]
+__all__ = ["Floats", "Table", "begun", "looked_up", "summed"]
 
 Floats = NDArray[np.float32]
 
@@ -23,7 +25,7 @@ class Table:
 
     def __init__(self, name: str, options: TableOptions, seed: int) -> None:
         self.options = options
-        self._seed = stable_seed(seed, "table", name)
+        self._name, self._seed = name, seed
         self._half = options.dtype == "bfloat16"
         slots = self._slots = options.optimizer.slots()
         columns: dict[str, tuple[Any, int]] = {"values": (np.uint16 if self._half else np.float32, options.dim)}
@@ -41,8 +43,13 @@ class Table:
             return self._values(rows), len(rows)
         found = np.empty((len(keys), self.options.dim), np.float32)
         found[known] = self._values(rows[known])
-        found[~known] = self._drawn(keys[~known])
+        found[~known] = begun(self.options, self._seed, self._name, keys[~known])
         return found, int(known.sum())
+
+    def changed(self, keys: Keys, since: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return which of different keys may have other values now than after the update `since` of each."""
+        rows = self.store.find(keys)
+        return (rows < 0) | (self.store.columns["changed"][rows] > since)
 
     def update(self, keys: Keys, grads: Floats, update: int) -> int:
         """Apply the gradients (keys, dim) of different keys in update number `update`, from 1. Return how many keys
@@ -53,7 +60,7 @@ class Table:
             admitted = self._admitted(keys[new], update)
             made = keys[new][admitted]
             fresh = self.store.insert(made)
-            self._write(fresh, self._drawn(made))
+            self._write(fresh, begun(self.options, self._seed, self._name, made))
             if "kept" in self.store.columns:
                 kept = np.empty((len(made), self._slots * self.options.dim), np.float32)
                 self.options.optimizer.begin(kept)
@@ -73,6 +80,12 @@ class Table:
         self._write(rows, values)
         self.store.touch(rows, update)
         return len(keys) - len(rows)
+
+    def exported(self, since: int) -> tuple[Keys, Floats, NDArray[np.int32]]:
+        """Return keys, ascending, values, and update of the last change, of the rows that changed after `since`."""
+        store = self.store
+        rows = store.rows() if since < 0 else store.later(since)
+        return store.columns["keys"][rows], self._values(rows), store.columns["changed"][rows]
 
     def evict(self, update: int) -> int:
         """Remove old rows of the bucket whose turn it is. Return their number."""
@@ -103,17 +116,28 @@ class Table:
         self.seen.remove(rows[enough], update)
         return enough
 
-    def _drawn(self, keys: Keys) -> Floats:
-        options = self.options
-        found = drawn(keys, options.dim, self._seed, options.begin, options.scale)
-        return _wide(_narrow(found)) if self._half else found
-
     def _values(self, rows: Rows) -> Floats:
         found: NDArray[Any] = self.store.columns["values"][rows]
         return _wide(found) if self._half else found
 
     def _write(self, rows: Rows, values: Floats) -> None:
         self.store.columns["values"][rows] = _narrow(values) if self._half else values
+
+
+def begun(options: TableOptions, seed: int, table: str, keys: Keys) -> Floats:
+    """Return the values with which the rows of a table begin, float32 (keys, dim). `seed`: the job's."""
+    found = drawn(keys, options.dim, stable_seed(seed, "table", table), options.begin, options.scale)
+    return _wide(_narrow(found)) if options.dtype == "bfloat16" else found
+
+
+def looked_up(updates: Sequence[int], parts: Sequence[Mapping[str, Any]]) -> Batch:
+    """Return a row for each part: its number of updates, and for each table the keys and values that it has."""
+    found: dict[str, Any] = {"updates": np.array(updates)}
+    for name in parts[0]:
+        places = np.cumsum([0, *(len(part[name][0]) for part in parts)])
+        for column, each in zip(("keys", "values"), zip(*(part[name] for part in parts), strict=True), strict=True):
+            found[f"{name}_{column}"] = Ragged(np.concatenate(each) if len(each) > 1 else each[0], places)
+    return Batch(found)
 
 
 def summed(keys: NDArray[Any], grads: Floats) -> tuple[Keys, Floats]:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rolemesh.api.batch import Batch, Ragged
+from rolemesh.api.batch import Batch
 from rolemesh.api.partition import Broadcast, Split
 from rolemesh.api.service import service
 from rolemesh.api.workload import RankContext, State, Workload, operator
 from rolemesh.errors import OptionsError, RolemeshError
+from rolemesh_embeddings.exports import clean, write
 from rolemesh_embeddings.hashing import BUCKETS, Keys, bucket_of, flat, mix, unique
 from rolemesh_embeddings.hottest import Hottest
 from rolemesh_embeddings.options import EmbeddingsOptions
 from rolemesh_embeddings.part import Part
-from rolemesh_embeddings.table import Table, summed
+from rolemesh_embeddings.table import Table, looked_up, summed
 
 __all__ = ["Embeddings"]
 
@@ -73,13 +75,14 @@ class Embeddings(Workload):
         folder = Path(ctx.run_dir, self.options.folder, ctx.role)
         earlier = [origin / self.options.folder / ctx.role for origin in _resumed(ctx.run_dir)]
         self.part = Part(tables, ctx.rank, ctx.world_size, folder, self.options.file_mb, earlier)
+        self._exports = Path(ctx.run_dir, self.options.export)
         self._dense = {
             name: keys[self._is_mine(keys)]
             for name, table in self.options.tables.items()
             for keys in [np.arange(table.dense_rows)]
         }
         self._hottest = {name: Hottest(self.options.hottest) for name in tables}
-        self._asked: list[tuple[dict[str, Any], asyncio.Future[Any]]] = []
+        self._asked: list[tuple[dict[str, Any], dict[str, Any], int, asyncio.Future[Any]]] = []
         self._pushed: list[tuple[str, int, dict[str, Any], asyncio.Future[Any]]] = []
         self._restored_at = -1
 
@@ -97,12 +100,12 @@ class Embeddings(Workload):
         `keys` has a column of keys for tables: int64 arrays of any shape, or `Ragged`. Other columns are ignored. Keys
         may be repeated.
         """
-        found: dict[str, Any] = {"updates": np.array([self.part.updates])}
+        found: dict[str, Any] = {}
         for name in self.part.tables:
             wanted = self._mine(keys[name]) if name in keys else np.zeros(0, np.int64)
             wanted = unique(np.concatenate([wanted, self._dense[name]]))
-            found |= {f"{name}_keys": _one(wanted), f"{name}_values": _one(self._looked_up(name, wanted))}
-        return Batch(found)
+            found[name] = wanted, self._looked_up(name, wanted)
+        return looked_up([self.part.updates], [found])
 
     @operator(grads=Broadcast())
     def update(self, grads: Batch) -> None:
@@ -120,13 +123,27 @@ class Embeddings(Workload):
             self.ctx.metric(row_staleness=self.part.updates - int(np.min(grads["updates"])))
         self._apply(given)
 
+    @operator(returns=Split())
+    def publish(self) -> Batch:
+        """Write an export of the tables, and return one row per rank: its `folder`, and the time `at`.
+
+        When all ranks have done so, `rolemesh_embeddings.Export.read(folder)` returns it.
+        """
+        write(self.part, self._exports, self.ctx.step, self.options.deltas, self.ctx.seed)
+        at = self.ctx.notes.setdefault("published", time.time())
+        return Batch({"folder": [str(self._exports)], "at": np.array([at])})
+
     # -------------------------------------------------------------------------------------------------------- services
 
     @service(concurrency=AT_ONCE)
-    async def fetch(self, keys: dict[str, Any]) -> dict[str, Any]:
-        """Return `updates`, and this rank's ``[keys, values]`` for the tables in `keys` and those with `dense_rows`."""
+    async def fetch(self, keys: dict[str, Any], held: dict[str, Any] | None = None, max_age: int = 0) -> dict[str, Any]:
+        """Return `updates`, and this rank's ``[keys, values]`` for the tables in `keys` and those with `dense_rows`.
+
+        `held` has for tables ``[keys, updates]`` of rows that the caller has, each as it was after that update: the
+        answer has those of them, too, that are more than `max_age` updates old and may have changed since.
+        """
         answer = asyncio.get_running_loop().create_future()
-        self._asked.append((keys, answer))
+        self._asked.append((keys, held or {}, max_age, answer))
         await asyncio.sleep(0)  # others that wait, too, come first
         if not answer.done():
             self._answer()
@@ -157,21 +174,33 @@ class Embeddings(Workload):
     def _answer(self) -> None:
         """Answer all calls of `fetch` that wait, with one lookup for each table."""
         asked, self._asked = self._asked, []
-        wanted = {
-            name: unique(
-                np.concatenate([self._dense[name], *(self._mine(keys[name]) for keys, _ in asked if name in keys)])
-            )
-            for name in self.part.tables
-        }
-        found = {name: self._looked_up(name, keys) for name, keys in wanted.items()}
-        for keys, answer in asked:
+        wanted = [
+            {
+                name: unique(np.concatenate([dense, *self._missing(name, keys, held, max_age)]))
+                for name, dense in self._dense.items()
+                if name in keys or len(dense)
+            }
+            for keys, held, max_age, _ in asked
+        ]
+        found: dict[str, Any] = {}
+        for name, dense in self._dense.items():
+            keys = unique(np.concatenate([dense, *(each[name] for each in wanted if name in each)]))
+            found[name] = keys, self._looked_up(name, keys)
+        for own, (*_, answer) in zip(wanted, asked, strict=True):
             told: dict[str, Any] = {"updates": self.part.updates}
-            for name, dense in self._dense.items():
-                if name in keys or len(dense):
-                    own = unique(np.concatenate([dense, self._mine(keys.get(name, np.zeros(0, np.int64)))]))
-                    told[name] = [own, found[name][np.searchsorted(wanted[name], own)]]
+            for name, keys in own.items():
+                told[name] = [keys, found[name][1][np.searchsorted(found[name][0], keys)]]
             if not answer.done():
                 answer.set_result(told)
+
+    def _missing(self, name: str, keys: Mapping[str, Any], held: Mapping[str, Any], max_age: int) -> Iterator[Keys]:
+        """Yield the keys of a call: those without a row at the caller, and those whose row there is too old."""
+        if name in keys:
+            yield self._mine(keys[name])
+        if name in held:
+            known, updates = (np.asarray(each) for each in held[name])
+            old = updates < self.part.updates - max_age
+            yield known[old][self.part.tables[name].changed(known[old], updates[old])]
 
     def _take(self) -> None:
         """Apply all updates that wait, as one."""
@@ -234,6 +263,8 @@ class Embeddings(Workload):
             self.ctx.count(**{f"rows_{name}": len(table.store), f"bytes_{name}": table.store.nbytes})
             if self.options.hottest and part.updates % SHOWN == 0:
                 self.ctx.record(**{f"hottest {name} {self.ctx.role}/{self.ctx.rank}": self._hottest[name].top()})
+        if self.ctx.memory_gb:
+            self.ctx.metric(memory=part.memory / (self.ctx.memory_gb * 1e9))
         if problem := part.finished():
             self.ctx.warn(problem)
 
@@ -250,6 +281,7 @@ class Embeddings(Workload):
     def persisted(self, step: int) -> None:
         """See `Workload.persisted`. Remove files that no checkpoint from now on needs."""
         self.part.persisted(step)
+        clean(self.part, self._exports, step)
 
 
 def _resumed(run_dir: Path) -> list[Path]:
@@ -259,8 +291,3 @@ def _resumed(run_dir: Path) -> list[Path]:
     except (OSError, ValueError):
         return []
     return [Path(origin).parents[1]] if origin else []
-
-
-def _one(values: NDArray[Any]) -> Ragged:
-    """Return one row with all `values`."""
-    return Ragged(values, np.array([0, len(values)]))
