@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from heapq import nlargest, nsmallest
 from typing import NamedTuple
 
 from rolemesh_facts.row_meaning import FAULTS, LONGEST
 from rolemesh_view.entries import Entry
 
-__all__ = ["Choice", "Shown", "choose", "columns_of"]
+__all__ = ["Choice", "Shown", "choose"]
 
 REWARD, TOKENS = "reward", "tokens"
 """The orders by a row's reward, and by the number of its sampled tokens, whatever its columns are called."""
@@ -63,11 +63,6 @@ def choose(rows: Sequence[Entry], choice: Choice, find: Callable[[Sequence[Entry
         newest = sorted(passing, key=lambda row: (-row.step, row.row))  # first among equals
         found = pick(last, newest, key=lambda row: _size(_measure(row, choice.sort), missing))
     return Shown(found[choice.first :], passing)
-
-
-def columns_of(rows: Iterable[Entry]) -> list[str]:
-    """Return the names of columns with a number per row."""
-    return sorted({name for row in rows for name in row.numbers})
 
 
 def _measure(row: Entry, sort: str) -> float | None:

@@ -18,9 +18,9 @@ from rolemesh.runs.jsonl import UNDECODABLE
 from rolemesh_recorder.parts import open_recorded
 from rolemesh_recorder.reading import decode_row, kept_files, read_rows
 from rolemesh_recorder.rows import Row
-from rolemesh_view.entries import Entry, entry_of
+from rolemesh_view.entries import Entry, entry_of, missing_policy
 
-__all__ = ["MOST_ROWS", "RowIndex"]
+__all__ = ["MOST_ROWS", "Named", "RowIndex"]
 
 MOST_ROWS = 50_000
 """Maximum number of kept rows that the viewer looks at."""
@@ -43,6 +43,16 @@ class _Texts(msgspec.Struct):
 _TEXTS = msgspec.json.Decoder(_Texts)
 
 
+class Named(NamedTuple):
+    """The names in all rows: operators, columns with a number per row, whether some row has log-probabilities of
+    trainer and sampler, and which of them are missing, as of `missing_policy`."""
+
+    operators: list[str]
+    columns: list[str]
+    paired: bool
+    missing: str
+
+
 class RowIndex:
     """The kept rows of the run in `path`. Only one thread may use it at a time."""
 
@@ -51,6 +61,7 @@ class RowIndex:
         """A number that changes when `entries` finds other rows than before."""
         self._path = path
         self._files: dict[Path, _File] = {}
+        self._named: tuple[int, Named] | None = None
 
     def entries(self, most: int = MOST_ROWS) -> list[Entry]:
         """Return the first `most` rows, rank by rank, the oldest first. This reads what is new since the last call."""
@@ -68,6 +79,18 @@ class RowIndex:
             self.version += 1
         self._files = files
         return found
+
+    def named(self) -> Named:
+        """Return the names in the rows that `entries` has found."""
+        if self._named is None or self._named[0] != self.version:
+            rows = [row for file in self._files.values() for row in file.entries]
+            operators, columns = (
+                sorted({row.op for row in rows}),
+                sorted({name for row in rows for name in row.numbers}),
+            )
+            found = Named(operators, columns, any(row.paired for row in rows), missing_policy(rows))
+            self._named = self.version, found
+        return self._named[1]
 
     def read(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Row]]:
         """Yield the rows of `entries` with all their columns, without those whose file is gone."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from rolemesh_view.choosing import REWARD, TOKENS, Choice
@@ -39,11 +40,11 @@ def columns_of_table(choice: Choice) -> list[tuple[str, str]]:
     return [(name, name if choice.sort == order else order) for name, order in orders.items()]
 
 
-def scatter(rows: Iterable[Entry]) -> Scatter | None:
+def scatter(rows: Sequence[Entry]) -> Scatter | None:
     """Return the picture of the newest rows with a reward and a length; None with fewer than two, or two equal ones."""
-    told = [(row, row.said.reward, row.said.tokens) for row in rows]
-    found = [(row, float(reward), tokens) for row, reward, tokens in told if reward is not None and tokens is not None]
-    found = found[-MOST_DOTS:]
+    told = ((row, row.said.reward, row.said.tokens) for row in reversed(rows))
+    both = ((row, float(reward), tokens) for row, reward, tokens in told if reward is not None and tokens is not None)
+    found = [*islice(both, MOST_DOTS)][::-1]
     rewards, lengths = [reward for _, reward, _ in found], [tokens for _, _, tokens in found]
     if len(found) < 2 or (min(rewards) == max(rewards) and min(lengths) == max(lengths)):
         return None

@@ -9,9 +9,9 @@ from urllib.parse import urlencode
 
 from rolemesh_facts.row_meaning import FAULTS, REWARDS
 from rolemesh_view import tokens
-from rolemesh_view.choosing import Choice, choose, columns_of
+from rolemesh_view.choosing import Choice, choose
 from rolemesh_view.dialogue import cards
-from rolemesh_view.entries import Entry, missing_policy, policies_of
+from rolemesh_view.entries import Entry, policies_of
 from rolemesh_view.groups import Group, StepRows, groups_of, steps_of, why_reward
 from rolemesh_view.row_index import MOST_ROWS
 from rolemesh_view.row_table import columns_of_table, neighbours, scatter
@@ -63,7 +63,7 @@ def lists(run: Viewed, query: Mapping[str, str], kept: Sequence[Entry]) -> dict[
         "operators": [op.label for op in flow.ops] if flow else [],
         "choice": choice, "found": found.rows, "passing": found.passing, "total": found.total,
         "kept": len(kept), "most": MOST_ROWS,
-        "missing": missing_policy(kept),
+        "missing": run.rows.named().missing,
         "faults": [name for name in FAULTS if name == "truncated" or any(each.faults[name] for each in told)],
         "steps": steps, "groups": groups,
         "why": _why(run, of_op, choice.step) if choice.step is not None and whole else None,
@@ -74,7 +74,7 @@ def lists(run: Viewed, query: Mapping[str, str], kept: Sequence[Entry]) -> dict[
 
 def rows(run: Viewed, query: Mapping[str, str]) -> dict[str, Any]:
     """Return the tables of steps and groups, and the rows that pass the filters of `query`."""
-    kept = run.rows.entries()
+    kept, named = run.rows.entries(), run.rows.named()
     content = lists(run, query, kept)
     choice: Choice = content["choice"]
     read = list(run.rows.read(content["found"]))
@@ -97,8 +97,8 @@ def rows(run: Viewed, query: Mapping[str, str]) -> dict[str, Any]:
     alone = read[0][1].columns if choice.row is not None and len(read) == 1 else None
     return content | {
         "rows": shown, "by": by or next((each["by"] for each in shown), ""),
-        "ops": sorted({each.op for each in kept}), "columns": columns_of(kept), "only": list(FAULTS),
-        "ratios": any(each.paired for each in kept), "alone": alone is not None,
+        "ops": named.operators, "columns": named.columns, "only": list(FAULTS), "ratios": named.paired,
+        "alone": alone is not None,
         "ways": sorted({way for _, row in read for way in _ways(row.columns)}),
         "token_lines": token_lines(alone, text_of) if alone is not None else [],
         "scatter": scatter(content["passing"]) if choice.row is None else None,
