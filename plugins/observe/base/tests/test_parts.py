@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from rolemesh_recorder.lines import Account, Head, Life, Stretch, encode
+from rolemesh_recorder.node_record import NodeFile
 from rolemesh_recorder.parts import PARTS, READ_BYTES, Parts, part_files, read_part
 from rolemesh_recorder.rank_record import Writer
 from rolemesh_recorder.reading import latest_lines, read_record, recorded_ranks
 from rolemesh_recorder.rows import KeptRows, Row, rows_folder
+from rolemesh_recorder.usage import Usage, node_file, read_usage
 
 HEAD = Head("trainer", 0, 0, 1, "node0", 0)
 
@@ -135,3 +137,46 @@ def test_a_full_disk_delays_kept_rows_and_tears_and_repeats_none(tmp_path: Path,
             kept.write()
     (file,) = rows_folder(tmp_path, "trainer", 0).iterdir()
     assert [json.loads(line)["step"] for line in file.read_bytes().splitlines()] == [*range(40)]
+
+
+def test_a_full_disk_is_told_once_and_so_is_its_end_with_what_is_missing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The disk of the log may be full, too, and lose the first warning."""
+    kept = KeptRows(tmp_path, "trainer", 0, 1 << 20)
+    writer = Writer(lambda: Parts(tmp_path / "record" / "trainer-0", HEAD, 1 << 20))
+    with refusing_disk(10):
+        for n in range(1500):
+            kept.add(Row(n, "a.a", 0, {"text": "x"}))
+            writer.add(Account(n, 1, n, 1))
+            if n % 50 == 0:
+                kept.write()
+                writer.write()
+    kept.write()
+    writer.write()
+    writer.close()
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "rows of this rank cannot be kept", "this rank's record cannot be written",
+        "rows of this rank are kept again; 500 are missing",
+        "this rank's record is written again; 0 lines are missing",
+    ]  # fmt: skip
+    (file,) = rows_folder(tmp_path, "trainer", 0).iterdir()
+    assert [json.loads(line)["step"] for line in file.read_bytes().splitlines()] == [*range(500, 1500)]
+
+
+def test_a_full_disk_delays_the_loads_of_a_node_and_leaves_no_half_file(tmp_path: Path) -> None:
+    path = node_file(tmp_path, "node")
+    file = NodeFile(path, 1000)
+    lines = [Usage(2 * at, 2, at, 2.0, at, 50, 1, 1) for at in range(40)]
+    for at, line in enumerate(lines):
+        if 5 <= at < 25:
+            with refusing_disk(300), pytest.raises(OSError, match="File too large"):
+                file.append(line)
+        else:
+            file.append(line)
+        assert [each.name for each in path.parent.iterdir()] == [path.name]
+        if at == 24:
+            assert list(read_usage(tmp_path, "node")) == lines[:5]
+    found = list(read_usage(tmp_path, "node"))
+    assert [line.t + line.d for line in found[:-1]] == [line.t for line in found[1:]]
+    assert (found[0].t, sum(line.d for line in found), sum(line.sent for line in found)) == (0, 80, 40)

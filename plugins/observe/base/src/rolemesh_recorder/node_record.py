@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,8 @@ __all__ = ["NodeFile", "NodeRecord"]
 LOG = logging.getLogger(__name__)
 PERIOD_S = 2.0
 """Seconds between two lines."""
+MOST_WAITING = 1000
+"""Lines that wait while the disk does not take any; with more, neighbours become one."""
 
 
 class NodeRecord(AgentPart):
@@ -45,7 +48,9 @@ class NodeRecord(AgentPart):
                     meter = Meter()
                 else:
                     self._file.append(meter.next())
-                failing = False
+                    if failing:
+                        LOG.warning("what this node does is recorded again")
+                    failing = False
             except (OSError, ValueError) as error:
                 if not failing:
                     LOG.warning("what this node does cannot be recorded: %s; the recorder tries again", error)
@@ -60,20 +65,31 @@ class NodeFile:
 
     def __init__(self, path: Path, max_bytes: int) -> None:
         self._path, self._limit = path, max_bytes
+        self._waiting: list[Usage] = []
 
     def append(self, line: Usage) -> None:
-        """Write a line. Raises `OSError`; then the file is as before."""
+        """Write a line, and those that wait. Raises `OSError`; then the file is as before, and all of them wait."""
+        self._waiting.append(line)
+        if len(self._waiting) > MOST_WAITING:
+            self._waiting = [*joined(self._waiting)]
+        self._write(self._waiting)
+        self._waiting = []
+
+    def _write(self, lines: Sequence[Usage]) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         fd = os.open(self._path, flags, 0o644)
         with open(fd, "r+b", buffering=0) as file:
-            size, data = os.fstat(fd).st_size, msgspec.json.encode(line) + b"\n"
+            size, data = os.fstat(fd).st_size, _encoded(lines)
             if size + len(data) > self._limit:
-                lines = [each for raw in file.read().splitlines() if (each := decode_usage(raw)) is not None]
-                data = b"".join(msgspec.json.encode(each) + b"\n" for each in joined([*lines, line]))
+                known = [each for raw in file.read().splitlines() if (each := decode_usage(raw)) is not None]
                 new = self._path.with_suffix(".new")
-                new.write_bytes(data)
-                new.replace(self._path)
+                try:
+                    new.write_bytes(_encoded(joined([*known, *lines])))
+                    new.replace(self._path)
+                except OSError:
+                    new.unlink(missing_ok=True)
+                    raise
                 return
             try:
                 left = memoryview(data)
@@ -82,3 +98,7 @@ class NodeFile:
             except OSError:
                 file.truncate(size)
                 raise
+
+
+def _encoded(lines: Iterable[Usage]) -> bytes:
+    return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)

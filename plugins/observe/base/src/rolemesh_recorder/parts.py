@@ -44,7 +44,11 @@ class Parts:
             one, two = _pair([_coarse(path) for path in files[:-1]])
             lines = [line for path in files[one : two + 1] for line in read_part(path)]
             new = files[one].with_suffix(".new")
-            new.write_bytes(b"".join(encode(line) + b"\n" for line in coarsened(lines, self._limit)))
+            try:
+                new.write_bytes(b"".join(encode(line) + b"\n" for line in coarsened(lines, self._limit)))
+            except OSError:
+                new.unlink(missing_ok=True)  # a full disk has no room for half a part
+                raise
             files[two].unlink()
             new.replace(files[one])
 

@@ -99,10 +99,11 @@ class Writer:
         self._make = make
         self._parts: Parts | None = None
         self._lines: deque[Line] = deque(maxlen=MOST_WAITING)
-        self._failing = False
+        self._failing, self._dropped = False, 0
 
     def add(self, line: Line) -> None:
         """Add a line, from any thread."""
+        self._dropped += len(self._lines) == MOST_WAITING
         self._lines.append(line)
 
     def write(self) -> None:
@@ -114,7 +115,9 @@ class Writer:
             self._parts.append(lines)
             lines = []
             self._parts.tidy()
-            self._failing = False
+            if self._failing:  # the disk may have had no room for the first warning either
+                LOG.warning("this rank's record is written again; %d lines are missing", self._dropped)
+            self._failing, self._dropped = False, 0
         except OSError as error:
             self._put_back(lines)
             if not self._failing:
@@ -127,8 +130,9 @@ class Writer:
             self._parts.close()
 
     def _put_back(self, lines: Sequence[Line]) -> None:
-        room = MOST_WAITING - len(self._lines)
-        self._lines.extendleft(reversed(lines[max(0, len(lines) - room) :]))
+        over = max(0, len(lines) - (MOST_WAITING - len(self._lines)))
+        self._dropped += over
+        self._lines.extendleft(reversed(lines[over:]))
 
 
 def _bytes(mb: float) -> int:

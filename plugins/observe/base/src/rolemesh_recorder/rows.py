@@ -108,10 +108,11 @@ class KeptRows:
     def __init__(self, run_dir: Path, role: str, rank: int, max_bytes: int) -> None:
         self._folder, self._limit = rows_folder(run_dir, role, rank), max_bytes // FILES
         self._rows: deque[Row] = deque(maxlen=MOST_WAITING)
-        self._failing = False
+        self._failing, self._dropped = False, 0
 
     def add(self, row: Row) -> None:
         """Add a row, from any thread."""
+        self._dropped += len(self._rows) == MOST_WAITING
         self._rows.append(row)
 
     def write(self) -> None:
@@ -127,10 +128,13 @@ class KeptRows:
             _append(files[-1], b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
             for old in files[:-FILES]:
                 old.unlink()
-            self._failing = False
+            if self._failing:
+                LOG.warning("rows of this rank are kept again; %d are missing", self._dropped)
+            self._failing, self._dropped = False, 0
         except OSError as error:
-            room = MOST_WAITING - len(self._rows)
-            self._rows.extendleft(reversed(rows[max(0, len(rows) - room) :]))
+            over = max(0, len(rows) - (MOST_WAITING - len(self._rows)))
+            self._dropped += over
+            self._rows.extendleft(reversed(rows[over:]))
             if not self._failing:
                 LOG.warning("rows of this rank cannot be kept: %s; the recorder tries again", error)
             self._failing = True
