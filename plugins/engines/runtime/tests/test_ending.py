@@ -77,6 +77,23 @@ def test_a_signal_during_the_release_finds_no_handler_of_the_program(tmp_path: P
     assert (ours.returncode, ours.stderr) == (-judge.returncode, judge.stderr) == (signal.SIGUSR1, "")
 
 
+def test_a_daemon_thread_ends_in_silence_when_its_names_are_released(tmp_path: Path) -> None:
+    """As in the interpreter, which lets no other thread run by then."""
+    (tmp_path / "program.py").write_text(
+        "import threading\n"
+        "class Last:\n"
+        "    def __del__(self, sleep=__import__('time').sleep): sleep(0.3)\n"
+        "held = Last()\n"
+        "import time\n"
+        "def works():\n"
+        "    while True: time.sleep(0.001)\n"
+        "threading.Thread(target=works, daemon=True).start()\n"
+    )
+    judge = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True)
+    ours = subprocess.run([sys.executable, "-c", FORKS], cwd=tmp_path, capture_output=True, text=True)
+    assert (ours.returncode, ours.stderr) == (judge.returncode, judge.stderr) == (0, "")
+
+
 def test_the_log_says_what_the_end_waits_for(tmp_path: Path) -> None:
     code = """
 import threading

@@ -64,9 +64,10 @@ def release_modules(kept: Collection[str]) -> None:
 
     Another name of a kept module is only removed: multiprocessing gives ``__main__`` the second name ``__mp_main__``.
     Signals get their default actions before, as in CPython's `_PySignal_Fini`: a handler that ran later would find
-    ``None`` in place of its module's names.
+    ``None`` in place of its module's names. Daemon threads, which CPython stops, end with that error, in silence.
     """
     flush_files()
+    threading.excepthook = lambda _: None
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
