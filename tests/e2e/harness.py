@@ -112,7 +112,7 @@ roles:
   source: {{use: function, options: {{target: "roles.py:Source"}}, resources: {{cpu: 0.1}}}}
   work: {{use: function, world_size: 2, options: {{target: "roles.py:Work", kwargs: {{}}}}, resources: {{cpu: 0.1}}}}
   sink: {{use: function, options: {{target: "roles.py:Sink"}}, resources: {{cpu: 0.1}}}}
-engine: {{options: {{lease_s: 2, stop_grace_s: 2}}}}
+engine: {{options: {{stop_grace_s: 2}}}}
 """
 
 

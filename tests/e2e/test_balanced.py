@@ -141,7 +141,7 @@ roles:
     resources: {{cpu: 0.1}}
   sink: {{use: function, options: {{target: "shared_roles.py:Sink"}}, world_size: 2, resources: {{cpu: 0.1}}}}
 failover: [{{use: process}}, {{use: job}}]
-engine: {{options: {{lease_s: 2, stop_grace_s: 2}}}}
+engine: {{options: {{stop_grace_s: 2}}}}
 """
 
 

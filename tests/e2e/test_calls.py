@@ -123,7 +123,7 @@ roles:
   box: {{use: function, world_size: {CALLEES}, options: {{target: "called_roles.py:Box"}}, resources: {{cpu: 0.1}}}}
   sink: {{use: function, options: {{target: "called_roles.py:Sink"}}, resources: {{cpu: 0.1}}}}
 failover: [{{use: process, options: {{max_attempts: 10}}}}]
-engine: {{options: {{lease_s: 2, stop_grace_s: 2}}}}
+engine: {{options: {{stop_grace_s: 2}}}}
 """
 
 

@@ -57,9 +57,7 @@ def test_a_job_goes_on_with_more_ranks_when_nodes_join(make_job: Callable[..., J
     ray_cluster.wait_for_nodes()
     job = make_job(backend=("--address", ray_cluster.address))
     ladder = "failover=[{use: process}]"
-    driver = job.start(
-        "steps=1500", "roles.work.options.kwargs.sleep=0.01", "engine.options.lease_s=5", ELASTIC, WHERE, ladder
-    )
+    driver = job.start("steps=1500", "roles.work.options.kwargs.sleep=0.01", ELASTIC, WHERE, ladder)
     job.running(5)
     assert ranks_of_work(job) == 1
     second = ray_cluster.add_node(num_cpus=1, resources={"grow": 2})

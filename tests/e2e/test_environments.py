@@ -97,7 +97,7 @@ roles:
       env_vars: {{PIP_NO_INDEX: 1}}
   plain: {{use: function, options: {{target: "roles.py:Plain"}}, resources: {{cpu: 0.1}}}}
 failover: [{{use: process}}, {{use: node}}]
-engine: {{options: {{grant: 4, lease_s: 5, stop_grace_s: 2}}}}
+engine: {{options: {{grant: 4, stop_grace_s: 2}}}}
 """
 NEW = "wheels/tiny-2.0-py3-none-any.whl"
 

@@ -103,7 +103,7 @@ def test_a_rank_that_is_killed_ends_the_job_and_is_named(make_job: Make, backend
 
 def test_ranks_that_end_with_their_agent_end_the_job_and_are_named(make_job: Make, backend: tuple[str, ...]) -> None:
     job = make_job(backend=backend)
-    process = job.start("steps=100000", "roles.work.options.kwargs.sleep=0.01", "engine.options.lease_s=10")
+    process = job.start("steps=100000", "roles.work.options.kwargs.sleep=0.01")
     status = job.running(3)
     os.kill(status.agents[0].pid, signal.SIGKILL)
     for rank in status.ranks:
@@ -144,9 +144,10 @@ def test_a_driver_that_is_killed_takes_its_job_with_it(make_job: Make, backend: 
 
 def test_a_detached_job_can_be_seen_attached_to_and_stopped(make_job: Make, backend: tuple[str, ...]) -> None:
     job = make_job(backend=backend)
-    returned = job.run("--detach", "steps=100000", "roles.work.options.kwargs.sleep=0.01")
+    endless = ("steps=100000", "roles.work.options.kwargs.sleep=0.01")
+    returned = job.run("--detach", "engine.options.lease_s=1", *endless)
     assert returned.returncode == 0, returned.stdout + returned.stderr
-    time.sleep(3.0)  # longer than the lease: nobody owns it any more
+    time.sleep(2.0)  # longer than the lease: nobody owns it any more
     shown = job.cli("status", "squares", "--json")
     assert shown.returncode == 0, shown.stderr
     status = json.loads(shown.stdout)

@@ -114,7 +114,7 @@ roles:
   work: {{use: function, world_size: 2, options: {{target: "roles.py:Work"}}, resources: {{cpu: 0.1}}}}
   judge: {{use: function, world_size: 2, options: {{target: "roles.py:Judge"}}, resources: {{cpu: 0.1}}}}
   sink: {{use: function, options: {{target: "roles.py:Sink"}}, resources: {{cpu: 0.1}}}}
-engine: {{options: {{lease_s: 2, stop_grace_s: 2}}}}
+engine: {{options: {{stop_grace_s: 2}}}}
 """
 NODES = ("--nodes", "2x(cpu=0.4)", "engine.options.snapshots.replicas=1")
 LITTLE = ("engine.options.retention.max_bytes=8000000",)

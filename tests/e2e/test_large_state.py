@@ -66,7 +66,7 @@ roles:
   source: {{use: function, options: {{target: "roles.py:Source"}}, resources: {{cpu: 0.1}}}}
   model: {{use: function, options: {{target: "roles.py:Model"}}, resources: {{cpu: 0.1}}}}
 failover: [{{use: process}}, {{use: job}}]
-engine: {{options: {{lease_s: 2, stop_grace_s: 2}}}}
+engine: {{options: {{stop_grace_s: 2}}}}
 """
 
 

@@ -70,7 +70,7 @@ roles:
   maker: {use: function, options: {target: "roles.py:Maker"}}
   taker: {use: function, options: {target: "roles.py:Taker"}}
 placement: {use: separation, options: {apart: [[maker, taker]]}}
-engine: {options: {lease_s: 2, stop_grace_s: 2}}
+engine: {options: {stop_grace_s: 2}}
 """
 
 

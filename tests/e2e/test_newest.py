@@ -95,7 +95,7 @@ roles:
     resources: {{cpu: 0.1}}
   sink: {{use: function, options: {{target: "bounded_roles.py:Sink"}}, resources: {{cpu: 0.1}}}}
 failover: [{{use: process}}]
-engine: {{options: {{snapshots: {{every: 4}}, lease_s: 2, stop_grace_s: 2}}}}
+engine: {{options: {{snapshots: {{every: 4}}, stop_grace_s: 2}}}}
 """
 
 

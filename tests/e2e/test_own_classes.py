@@ -156,7 +156,6 @@ diagnosers: [{use: "own.py:Judge"}]
 observers: [{use: "own.py:Notes"}]
 engine:
   options:
-    lease_s: 2
     stop_grace_s: 2
     transports: {local: {use: "own.py:Wire", options: {note: as the job file says}}}
 """
@@ -280,7 +279,7 @@ roles:
 placement: [{use: "even.py:Even"}]
 failover: [{use: node, options: {node_wait_s: 0.1}}]
 observers: []
-engine: {options: {snapshots: {replicas: 1}, lease_s: 2}}
+engine: {options: {snapshots: {replicas: 1}}}
 """
 EVEN_FLOW = """
 import time

@@ -15,7 +15,7 @@ steps: 3
 roles:
   maker: {use: function, world_size: 4, options: {target: "roles.py:Maker"}}
   taker: {use: function, world_size: 2, options: {target: "roles.py:Taker"}}
-engine: {options: {lease_s: 2}}
+engine: {options: {stop_grace_s: 2}}
 """
 """Lines 1 to 7; what a test adds begins on line 8."""
 

@@ -41,7 +41,7 @@ def job_file(job: Job, steps: int) -> None:
     found = {**function, **trained, "advantages": advantages}
     spec = {
         "name": job.name, "flow": "flow.py:ppo", "steps": steps, "seed": 0,
-        "engine": {"options": {"lease_s": 2, "stop_grace_s": 2}},
+        "engine": {"options": {"stop_grace_s": 2}},
         "roles": {name: role | every for name, role in found.items()},
     }  # fmt: skip
     (job.folder / "job.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))

@@ -432,12 +432,10 @@ def master_node(job: str) -> str:
 def test_a_master_or_an_agent_that_takes_long_to_come_back_costs_no_rank(
     make_job: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: str, killed: str
 ) -> None:
-    """On a busy machine Ray starts a process within tens of seconds. Agents wait 5 for a master, and the driver 10."""
+    """On a busy machine Ray starts a process within tens of seconds. Agents and the driver wait 10 for a master."""
     closed = hold_starts(tmp_path, monkeypatch)
     job = make_job(backend=(), extra=LADDER)
-    process = job.start(
-        *SLOW, "roles.work.options.kwargs.sleep=0.2", "engine.options.snapshots.replicas=0", "engine.options.lease_s=5"
-    )
+    process = job.start(*SLOW, "roles.work.options.kwargs.sleep=0.2", "engine.options.snapshots.replicas=0")
     before = job.running(10)
     closed.touch()
     agents = [agent.pid for agent in before.agents] if killed != "master" else []
@@ -525,9 +523,7 @@ def children_at_hand(raylet: int) -> list[int]:
 
 def test_a_killed_agent_actor_costs_no_rank(on_ray: Job, away: AwayNodes, undisturbed: str) -> None:
     away.have(1)
-    process = on_ray.start(
-        *SLOW, "roles.work.options.kwargs.sleep=0.1", ON_AWAY, IN_MEMORY_ONLY, "engine.options.lease_s=10"
-    )
+    process = on_ray.start(*SLOW, "roles.work.options.kwargs.sleep=0.1", ON_AWAY, IN_MEMORY_ONLY)
     before = on_ray.running(20)
     agent = next(agent for agent in before.agents if agent.node == node_of(before, "sink"))
     os.kill(agent.pid, signal.SIGKILL)
@@ -547,9 +543,7 @@ def test_an_agent_actor_that_ray_kills_costs_no_rank(on_ray: Job, undisturbed: s
     """As `ray.kill` does it, the worker ends by itself, and Ray kills what it has started."""
     import ray
 
-    process = on_ray.start(
-        *SLOW, "roles.work.options.kwargs.sleep=0.1", "engine.options.snapshots.replicas=0", "engine.options.lease_s=10"
-    )
+    process = on_ray.start(*SLOW, "roles.work.options.kwargs.sleep=0.1", "engine.options.snapshots.replicas=0")
     before = on_ray.running(20)
     handle = next(iter(agent_actors("squares").values()))
     ray.kill(handle)

@@ -21,12 +21,13 @@ from rolemesh_durable.journal.sqlite import SQLITE_FILE
 from rolemesh_runtime.digest import digest
 
 Make = Callable[..., Job]
-LEASE_S = 5.0
+LEASE_S = 10.0
+"""The default."""
 
 
 def test_a_journal_that_is_locked_for_longer_than_a_lease_costs_nothing_and_the_status_says_so(make_job: Make) -> None:
     job = make_job(extra=LADDER)
-    process = job.start(*SLOW, f"engine.options.lease_s={LEASE_S}")
+    process = job.start(*SLOW)
     before = job.running(10)
     with closing(sqlite3.connect(job.run_dir / SQLITE_FILE, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -73,7 +74,7 @@ def test_a_disk_that_is_full_for_longer_than_a_lease_costs_nothing_though_a_mast
     small_disk: Path, make_job: Make
 ) -> None:
     job = make_job(extra=LADDER)
-    process = job.start(*SLOW, f"engine.options.lease_s={LEASE_S}")
+    process = job.start(*SLOW)
     before = job.running(10)
     filler = fill(small_disk)
     warned = until(lambda: (status := job.status()) and status.warnings, 60, "somebody says so")
@@ -117,7 +118,7 @@ def test_a_folder_that_fails_for_longer_than_a_lease_ends_no_job(
     fail: Callable[[str], object], make_job: Make, fault: str, killed: bool
 ) -> None:
     job = make_job(extra=LADDER)
-    process = job.start(*SLOW, f"engine.options.lease_s={LEASE_S}")
+    process = job.start(*SLOW)
     before = job.running(10)
     fail(fault)
     if killed:

@@ -82,7 +82,7 @@ roles:
   source: {use: function, options: {target: "roles.py:Source"}, resources: {cpu: 0.1}}
   sink: {use: function, options: {target: "roles.py:Sink", kwargs: {die_at: 7}}, resources: {cpu: 0.1}}
 failover: [{use: job}]
-engine: {options: {snapshots: {every: 1, persist_every: 5}, lease_s: 2, stop_grace_s: 2}}
+engine: {options: {snapshots: {every: 1, persist_every: 5}, stop_grace_s: 2}}
 """
 
 

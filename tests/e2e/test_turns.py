@@ -114,7 +114,7 @@ placement:
 failover:
   - {use: process, options: {max_attempts: 50}}
   - {use: job, options: {max_attempts: 20}}
-engine: {options: {hang: {after_s: 20}, lease_s: 5, stop_grace_s: 2}}
+engine: {options: {hang: {after_s: 20}, stop_grace_s: 2}}
 """
 
 SIDE_BY_SIDE = "placement.options.groups=[[rollout, trainer]]"

@@ -124,7 +124,7 @@ roles:
   b: {CONSUMER}
   c: {CONSUMER}
 failover: [{{use: process, options: {{max_attempts: 40}}}}, {{use: node}}, {{use: job, options: {{max_attempts: 20}}}}]
-engine: {{options: {{snapshots: {{every: 2, persist_every: 10}}, lease_s: 2, stop_grace_s: 2}}}}
+engine: {{options: {{snapshots: {{every: 2, persist_every: 10}}, stop_grace_s: 2}}}}
 """
 LARGE = ("roles.rollout.options.kwargs.rows=8192",)
 STREAM = ("roles.rollout.options.kwargs.rows=8192", "roles.rollout.options.kwargs.parts=4")

@@ -215,7 +215,7 @@ roles:
     resources: {cpu: 0.2, gpu: %(gpu)s}
     options: {model: model, init: random, loss: "losses.py:sentences", lr: 1.0e-3, if_nothing_learned: done}
 failover: [{use: process, options: {max_attempts: 20}}, {use: job}]
-engine: {options: {lease_s: 5, stop_grace_s: 5}}
+engine: {options: {stop_grace_s: 5}}
 """
 
 

@@ -129,7 +129,7 @@ def agent_job(tmp_path: Path) -> Callable[..., AgentJob]:
             "roles": {name: {**role, "resources": small} for name, role in roles.items()},
             "plugins": {"environments": [{"use": "sums", "options": {"count": str(tmp_path), **sums}}]},
             "failover": [{"use": "process"}],
-            "engine": {"options": {"lease_s": 2, "stop_grace_s": 2}},
+            "engine": {"options": {"stop_grace_s": 2}},
         }
         return AgentJob(tmp_path, job)
 

@@ -67,7 +67,7 @@ class Job:
             "roles": {name: {**role, "resources": {"cpu": 0.1}} for name, role in roles.items()},
             "plugins": plugins,
             "failover": [{"use": "process"}],
-            "engine": {"options": {"lease_s": 2, "stop_grace_s": 2, "snapshots": {"every": 1}}},
+            "engine": {"options": {"stop_grace_s": 2, "snapshots": {"every": 1}}},
         }
         (self.folder / "job.yaml").write_text(yaml.safe_dump(job))
         path = os.pathsep.join([str(self.folder / "site"), *sys.path])
