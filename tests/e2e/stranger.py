@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -105,11 +106,13 @@ class Stranger:
         found: dict[str, Any] = json.loads((self.folder / "runs" / "odd" / "result.json").read_text())
         return found
 
-    def seconds_from_failure_to_end(self) -> float:
-        """Return the seconds between the journal's first failure and the end of the job."""
+    def stops_at_once(self) -> bool:
+        """Return whether a failure is followed by the end of the job, for which no rank has any time."""
         lines = (self.folder / "runs" / "odd" / "events.jsonl").read_text().splitlines()
-        times = {event["kind"]: event["time"] for event in reversed([json.loads(line) for line in lines])}
-        return float(times["job_ended"] - times["failure"])
+        events = [json.loads(line) for line in lines]
+        later = itertools.dropwhile(lambda event: event["kind"] != "failure", events)
+        after = next(event for event in later if event["kind"] != "failure")
+        return after["kind"] in ("job_stopping", "job_ended") and not after["data"].get("grace_s")
 
     def log(self, rank: str) -> str:
         return (self.folder / "runs" / "odd" / "logs" / f"{rank}.log").read_text()
