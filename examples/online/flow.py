@@ -1,9 +1,10 @@
-"""Clicks come, the model learns from each, and every few steps the trainer exports it to the server."""
+"""Clicks come, the model learns from each, and every few steps the servers of the tables export it for answers."""
 
 from rolemesh import flow
 
 
 @flow
 def online(job, every: int = 5):
-    job.trainer.learn(job.features.make(job.clicks.next()))
-    job.server.load(job.trainer.publish(every=every), every=every)
+    events = job.features.make(job.clicks.next())
+    job.ps.update(job.trainer.learn(events, job.ps.lookup(events)))
+    job.server.load(job.ps.publish(every=every), job.trainer.newest(every=every), every=every)

@@ -9,9 +9,15 @@ from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
+import torch
+import yaml
 from clicks import BLOCK, block
-from features import keys
-from model import Model, auc
+from features import GIVEN, keys
+from trainer import network
+
+from rolemesh import Batch, RankContext
+from rolemesh_embeddings import Embeddings
+from rolemesh_embeddings.deepfm import auc
 
 mpl.use("agg")
 from matplotlib import pyplot as plt
@@ -35,12 +41,19 @@ def smoothed(at, values):
 
 def stopped(events, after, seed, period):
     """Return the AUC, block by block, of a model that learns from the first `after` events only."""
-    model, found = Model(), []
+    (rows, model), found = network(seed), []
+    job = yaml.safe_load(Path(__file__).with_name("job.yaml").read_text())
+    servers = Embeddings(Embeddings.Options(**job["roles"]["ps"]["options"]))
+    servers.setup(RankContext(seed=seed))
     for number in range(events // BLOCK):
         columns = block(number, seed, period)
-        each = keys(*(columns[name] for name in ("user", "item", "segment", "topic")))
-        learn = model.learn if number * BLOCK < after else lambda keys, _: model.predict(keys)
-        found.append(auc(learn(each, columns["clicked"].astype(np.float32)), columns["clicked"]))
+        batch, clicked = Batch(keys(*(columns[name] for name in GIVEN))), columns["clicked"].astype(np.float32)
+        rows.load(servers.lookup(batch))
+        logits = model(batch)
+        if number * BLOCK < after:
+            torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.from_numpy(clicked)).backward()
+            servers.update(rows.gradients())
+        found.append(auc(logits.detach().numpy(), clicked))
     return found
 
 

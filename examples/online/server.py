@@ -7,13 +7,16 @@ import time
 from pathlib import Path
 
 import numpy as np
+import torch
 from aiohttp import web
-from exports import MANIFEST, Served
-from features import keys
+from features import GIVEN, keys
 from pydantic import BaseModel, Field
+from trainer import network
 
 from rolemesh import Batch, Broadcast, Workload, operator
 from rolemesh_console.hosts import host_name, is_own
+from rolemesh_embeddings import Export
+from rolemesh_embeddings.exports import MANIFEST
 
 SLOW_S = 5
 """Seconds after which the server closes the connection of a client that sends no whole request, or takes nothing."""
@@ -31,13 +34,28 @@ class ServerOptions(BaseModel, extra="forbid"):
     )
 
 
+class Predictor:
+    """Predicts with exports of a job with this seed."""
+
+    def __init__(self, seed):
+        self._rows, self._network = network(seed)
+        self._one = threading.Lock()
+
+    def predict(self, export, batch):
+        """Return the probability of a click of each row: float32 (rows,). `batch` has the keys of each field."""
+        with self._one, torch.no_grad():
+            self._rows.load(export.fetch(batch))
+            return torch.sigmoid(self._network(batch)).numpy()
+
+
 class Server(Workload):
     """A role with any number of ranks, each with the whole model. Its state is in the folder with the exports."""
 
     Options = ServerOptions
+    preload = ("torch", "rolemesh_embeddings.deepfm")
 
     def setup(self, ctx):
-        self.ctx, self.model = ctx, None
+        self.ctx, self.model, self.predictor = ctx, None, Predictor(ctx.seed)
         app = web.Application(client_max_size=MOST_BYTES, middlewares=[self.for_own_names])
         app.add_routes([web.get("/", self.state), web.post("/predict", self.predict)])
         self.runner = web.AppRunner(app, access_log=None, handle_signals=False, keepalive_timeout=SLOW_S)
@@ -53,16 +71,16 @@ class Server(Workload):
         await self.runner.setup()
         await web.SockSite(self.runner, self.listening).start()
 
-    @operator(notice=Broadcast())
-    def load(self, notice: Batch) -> None:
-        """Load the newest model. Requests in progress end with the model with which they began.
+    @operator(notice=Broadcast(), newest=Broadcast())
+    def load(self, notice: Batch, newest: Batch) -> None:
+        """Load the newest export. Requests in progress end with the model with which they began.
 
         A run that resumes another one repeats the last notice before its folder has an export.
         """
         folder, until, before = notice["folder"][0], time.monotonic() + READ_S, self.model
         while True:
             try:
-                self.model = Served.read(folder, before)
+                self.model = Export.read(folder, before)
                 break
             except FileNotFoundError:
                 if not Path(folder, MANIFEST).exists():
@@ -74,15 +92,14 @@ class Server(Workload):
                 time.sleep(0.01)
         if before is None or before.names != self.model.names:
             now = time.time()
-            self.ctx.metric(export_lag_s=now - float(notice["at"][0]), fresh_s=now - self.model.newest)
+            self.ctx.metric(export_lag_s=now - float(np.max(notice["at"])), fresh_s=now - float(newest["at"][0]))
         self.ctx.record(served=self.model.step)
 
     def answer(self, events):
         """Return the step of the model, and a probability for each event."""
         model = self.model  # one for the whole answer, whatever comes meanwhile
-        columns = [np.array([int(event[name]) for event in events], np.int64) for name in ("user", "item")]
-        columns += [np.array([int(event[name]) for event in events], np.int64) for name in ("segment", "topic")]
-        chance = model.predict(keys(*columns)) if events else np.zeros(0)
+        columns = (np.array([int(event[name]) for event in events], np.int64) for name in GIVEN)
+        chance = self.predictor.predict(model, keys(*columns)) if events else ()
         return {"step": model.step, "clicks": [float(each) for each in chance]}
 
     @web.middleware

@@ -1,93 +1,62 @@
-"""The role that learns from each event once, in order, and exports the model."""
-
-import time
-from pathlib import Path
+"""The role that learns from each event once, in order."""
 
 import numpy as np
-from exports import clean, write_manifest, write_part
-from model import Model, auc
-from pydantic import BaseModel, Field
+import torch
+from features import FIELDS
 
-from rolemesh import Batch, Broadcast, Workload, operator
+from rolemesh import Batch, Broadcast, Split, Workload, operator
+from rolemesh_embeddings import EmbeddingClient
+from rolemesh_embeddings.deepfm import DeepFM, auc
 
-COUNTS = ("seen", "published", "total", "clicks", "newest")
+COUNTS = ("seen", "total", "clicks", "newest_at")
 
 
-class TrainerOptions(BaseModel, extra="forbid"):
-    """Options of the role `trainer`."""
-
-    folder: str = Field(
-        "export", description="where exports go, relative to the run's folder; on a cluster a shared one"
-    )
-    deltas: int = Field(30, ge=1, description="so many deltas follow a base")
-    rows: int = Field(1_000_000, ge=1, description="so many keys are kept when a base is written: those used last")
+def network(seed):
+    """Return the client of the tables, and the model on it."""
+    torch.set_num_threads(1)
+    rows = EmbeddingClient()
+    return rows, DeepFM(rows, FIELDS, dim=8, hidden=16, seed=seed)
 
 
 class Trainer(Workload):
-    """A role of one rank. Its state is the model, sums that show that each event came once, and the list of exports."""
+    """A role of one rank. Its state is sums that show that each event came once; what it learns is in the tables."""
 
-    Options = TrainerOptions
     deterministic = True
+    preload = ("torch", "rolemesh_embeddings.deepfm")
 
     def setup(self, ctx):
         self.ctx = ctx
-        self.model = Model(ctx.seed)
-        self.seen, self.published, self.total, self.clicks, self.newest = 0, 0, 0, 0, 0.0
-        self.names, self.bases = [], []
-        self.folder = Path(ctx.run_dir, self.options.folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.rows, self.model = network(ctx.seed)
+        self.seen, self.total, self.clicks, self.newest_at = 0, 0, 0, 0.0
 
-    @operator(events=Broadcast())
-    def learn(self, events: Batch) -> None:
-        """Learn from the columns of `Features.make`. `auc` is that of predictions before the model learns."""
+    @operator(events=Broadcast(), rows=Broadcast(), returns=Split())
+    def learn(self, events: Batch, rows: Batch) -> Batch:
+        """Return the gradients for the columns of `Features.make`. `auc` is that of predictions before they apply."""
+        self.rows.load(rows)
         if events.rows:
-            clicked = np.asarray(events["clicked"])
-            chance = self.model.learn(np.asarray(events["keys"]), clicked)
+            clicked = np.array(events["clicked"])
+            logits = self.model(events)
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.from_numpy(clicked))
+            loss.backward()
             self.seen += events.rows
             self.total += int(np.asarray(events["n"]).sum())
             self.clicks += int(clicked.sum())
-            self.newest = max(self.newest, float(np.asarray(events["at"]).max()))
-            likely = np.where(clicked > 0, chance, 1 - chance)
-            self.ctx.metric(loss=float(-np.log(np.maximum(likely, 1e-7)).mean()))
-            if (area := auc(chance, clicked)) is not None:
+            self.newest_at = max(self.newest_at, float(np.asarray(events["at"]).max()))
+            self.ctx.metric(loss=float(loss.detach()))
+            if (area := auc(logits.detach().numpy(), clicked)) is not None:
                 self.ctx.metric(auc=area)
         self.ctx.count(events=events.rows)
         self.ctx.record(seen=self.seen, total=self.total, clicks=self.clicks)
+        return self.rows.gradients() if events.rows else Batch({}, rows=0)
 
     @operator(returns=Broadcast())
-    def publish(self) -> Batch:
-        """Write a delta since the last export, or now and then a new base; return one row with its place and time.
-
-        The files' names have the step: a restarted rank that repeats it writes the same files again.
-        """
-        # A run that resumes another has a folder of its own, unless the option says where exports are.
-        lost = not self.names or not all((self.folder / name).exists() for name in self.names)
-        if lost or self.seen > self.published:
-            step, whole = self.ctx.step, lost or len(self.names) > self.options.deltas
-            if whole:
-                self.model.forget(self.options.rows)
-            name = write_part(self.folder, "base" if whole else "delta", step, self.model.export(whole))
-            if whole:
-                self.names, self.bases = [], [*self.bases[-9:], step]
-            self.names.append(name)
-            self.published = self.seen
-            write_manifest(self.folder, step, self.names, newest=self.newest, seen=self.seen)
-        return Batch({"folder": [str(self.folder)], "at": np.array([time.time()])})
-
-    def persisted(self, step: int) -> None:
-        """Remove files that are not needed: no rank goes back behind `step`."""
-        clean(self.folder, before=max((base for base in self.bases if base <= step), default=0))
+    def newest(self) -> Batch:
+        """Return the time `at` at which the newest event was sent."""
+        return Batch({"at": np.array([self.newest_at])})
 
     def snapshot(self):
-        return {
-            **self.model.state(),
-            **{name: getattr(self, name) for name in COUNTS},
-            "names": self.names,
-            "bases": self.bases,
-        }
+        return {name: getattr(self, name) for name in COUNTS}
 
     def restore(self, state):
-        self.model.load_state(state)
         for name in COUNTS:
             setattr(self, name, state[name])
-        self.names, self.bases = list(state["names"]), list(state["bases"])

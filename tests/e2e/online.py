@@ -22,11 +22,12 @@ EXAMPLE = Path(__file__).parents[2] / "examples/online"
 sys.path.insert(0, str(EXAMPLE))
 from broker import command, nats_command  # noqa: E402
 from clicks import block  # noqa: E402
-from exports import Served  # noqa: E402
-from features import keys  # noqa: E402
-from model import Model  # noqa: E402
+from features import GIVEN, keys  # noqa: E402
+from server import Predictor  # noqa: E402
 
-__all__ = ["Client", "Model", "Online", "Served", "block", "keys", "percentile"]
+from rolemesh_embeddings import Export  # noqa: E402
+
+__all__ = ["EXAMPLE", "GIVEN", "Client", "Export", "Online", "block", "keys", "percentile"]
 
 SECRET = "s3cret-of-the-broker"
 NATS = (
@@ -67,11 +68,12 @@ class Client(threading.Thread):
         from http.client import HTTPConnection, HTTPException
 
         body, read = json.dumps({"events": PROBE}), None
-        columns = [np.array([each[name] for each in PROBE]) for name in ("user", "item", "segment", "topic")]
+        probe = keys(*(np.array([each[name] for each in PROBE]) for name in GIVEN))
+        predictor = Predictor(seed=0)
         while not self.over.wait(0.01):
             try:
-                read = Served.read(self.folder, read)
-                self._see(self.exported, read.step, [float(each) for each in read.predict(keys(*columns))])
+                read = Export.read(self.folder, read)
+                self._see(self.exported, read.step, [float(each) for each in predictor.predict(read, probe)])
             except FileNotFoundError:
                 pass
             connection = HTTPConnection("127.0.0.1", self.port, timeout=2)
@@ -193,5 +195,5 @@ class Online(Job):
 
     def sums(self) -> Mapping[str, Any]:
         """The counts of the trainer."""
-        found: Mapping[str, Any] = self.metrics()[-1]["records"]
-        return found
+        records = self.metrics()[-1]["records"]
+        return {name: records[name] for name in ("seen", "total", "clicks")}

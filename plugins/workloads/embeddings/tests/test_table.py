@@ -9,6 +9,7 @@ import pytest
 import torch
 from pydantic import TypeAdapter
 
+from rolemesh_embeddings.deepfm import auc
 from rolemesh_embeddings.hashing import BUCKETS, ranks_of_buckets
 from rolemesh_embeddings.options import TableOptions
 from rolemesh_embeddings.table import Table, summed
@@ -97,3 +98,10 @@ def test_a_third_rank_takes_a_third_of_the_buckets_and_moves_no_other() -> None:
     moved = [bucket for bucket in range(BUCKETS) if before[bucket] != after[bucket]]
     assert {after[bucket] for bucket in moved} == {2}
     assert BUCKETS / 4 < len(moved) < BUCKETS / 2.4
+
+
+def test_the_area_under_the_curve_is_the_share_of_pairs_in_order() -> None:
+    chance, clicked = np.float32([0.1, 0.4, 0.4, 0.8, 0.2]), np.float32([0, 1, 0, 1, 1])
+    pairs = [(p > n) + 0.5 * (p == n) for p in chance[clicked > 0] for n in chance[clicked == 0]]
+    assert auc(chance, clicked) == pytest.approx(np.mean(pairs))
+    assert auc(chance, np.ones(5)) is None

@@ -121,7 +121,8 @@ class Embeddings(Workload):
         }
         if "updates" in grads and grads.rows:
             self.ctx.metric(row_staleness=self.part.updates - int(np.min(grads["updates"])))
-        self._apply(given)
+        if given:
+            self._apply(given)
 
     @operator(returns=Split())
     def publish(self) -> Batch:
