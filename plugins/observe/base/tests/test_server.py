@@ -380,8 +380,7 @@ def test_the_page_of_placement_shows_the_load_of_each_node(tmp_path: Path) -> No
         "8.0 GB of 16.0 GB",
         "50% busy, 55 °C",
         "10.0 GB of 140.0 GB",
-        "2.5 kB/s",
-        ">2.5 kB/s</text>",
+        "2.5 kB/s, at most 2.5 kB/s",
     ):
         assert text in node
     assert (node.count("<svg"), "<script>" in node) == (5, False)

@@ -19,8 +19,8 @@ MARGIN = 30
 PASSES, PASSAGE = "pass ", 34
 """The beginning of the key of a place where an edge passes a layer, and its height: that of two lines of text."""
 SWEEPS = 6
-LABEL_WIDTH, ABOVE, BELOW = 90, 18, 34
-"""Pixels of a label: its width, and its height above and below its point."""
+LABEL_WIDTH, ABOVE, BELOW, FLAT = 90, 18, 34, 4
+"""Pixels of a label: its width, its height above and below its point, and the space that it leaves for its line."""
 SAMPLES = 20
 """Points of a curve at which a label may lie."""
 Point = tuple[float, float]
@@ -114,14 +114,17 @@ def draw(nodes: Sequence[str], edges: Sequence[tuple[str, str]], labelled: int |
 
 
 def _labelled(lines: Sequence[Line], labelled: int) -> list[Line]:
-    """Return the lines, each with its label at a point of it that is far from other lines and labels, near the middle
-    if possible."""
+    """Return the lines, each with its label at a point of it that is far from other lines and labels, and where it is
+    flat; near the middle if possible."""
     taken: list[Point] = []
 
     def crowd(at: int, point: Point) -> int:
         x, y = point
-        others = (other for number, line in enumerate(lines) if number != at for other in line.points)
-        near = sum(abs(x - u) < LABEL_WIDTH / 2 and -ABOVE < v - y < BELOW for u, v in others)
+        near = sum(
+            abs(x - u) < LABEL_WIDTH / 2 and -ABOVE < v - y < BELOW and (number != at or abs(v - y) > FLAT)
+            for number, line in enumerate(lines)
+            for u, v in line.points
+        )
         return near + SAMPLES * sum(abs(x - u) < LABEL_WIDTH and abs(y - v) < ABOVE + BELOW for u, v in taken)
 
     found = list(lines)

@@ -185,13 +185,14 @@ def _placement(run: Viewed, query: Query) -> dict[str, Any]:
 
 def _loads(run: Viewed, node: str) -> list[tuple[str, str, str, Curve]]:
     """Return the kinds of load of a node: name, latest values, upper end of the axis, and curve."""
-    return [
-        (
-            each.what, each.said, bytes_text(each.full) if each.what == NETWORK else "100 %",
-            curve_of(thinned(each.shares, 200), 260, 74, (0.0, 1.0)),
-        )
-        for each in loads(run.facts.usage(node))
-    ]  # fmt: skip
+    found = []
+    for each in loads(run.facts.usage(node)):
+        curve = curve_of(thinned(each.shares, 200), 260, 74, (0.0, 1.0))
+        if each.what == NETWORK:
+            found.append((each.what, f"{each.said}, at most {bytes_text(each.full)}", "most", curve))
+        else:
+            found.append((each.what, each.said, "100 %", curve))
+    return found
 
 
 def _job_file(run: Viewed, query: Query) -> dict[str, Any]:
