@@ -37,8 +37,8 @@ _SPECIAL = re.compile(
     r"|<(?:start|end)_of_turn>|\[gMASK\]|<sop>|<\|\"\|>|<\|(?:tool|turn|tool_call|tool_response|channel)>"
     r"|<(?:tool|turn|tool_call|tool_response|channel)\|>"
 )
-_MORE = ("<|im_end|>", "<|tool_call_start|>", "<|tool_call_end|>")
-"""Special tokens of ChatML and LFM2 that no template writes."""
+_MORE = ("<|im_end|>", "<|tool_call_start|>", "<|tool_call_end|>", "<|constrain|>")
+"""Special tokens of ChatML, LFM2 and GPT-OSS that no template writes."""
 _PLAIN = re.compile(r"</?(?:think|tool_call|tool_response|arg_key|arg_value)>")
 
 

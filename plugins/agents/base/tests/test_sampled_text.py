@@ -113,6 +113,20 @@ def test_a_turn_ends_before_the_stop_text_that_is_complete_first(text, stop, con
     assert (turn.content, turn.stop) == (content, found)
 
 
+def test_special_tokens_before_a_stop_text_belong_to_the_turn():
+    turn = said("gptoss", "<|channel|>final<|message|>\nUser: hm", {"stop": ["\nUser:"]})
+    assert (turn.content, turn.reasoning, turn.stop) == ("", "", "\nUser:")
+
+    turn = said("gemma4", "<|channel>thought\nI think.<channel|>STOP Five.", {"stop": ["STOP"]}, tools=())
+    assert (turn.content, turn.reasoning, turn.stop) == ("", "I think.", "STOP")
+
+
+@pytest.mark.parametrize("tools", [(), TOOLS])
+def test_special_tokens_are_no_text(tools):
+    assert said("gptoss", " to=functions.time<|channel|>comm", tools=tools).text == " to=functions.timecomm"
+    assert said("gemma4", "One.<|tool_response>Two.", tools=tools).content == "One.Two."
+
+
 def test_a_stop_text_cuts_a_call_and_is_looked_for_after_the_least_number_of_tokens():
     cut = said("qwen2_5", f"I look.\n{CALLS['qwen2_5']}", {"stop": ["Oslo"]})
     assert (cut.calls, cut.stop) == ([], "Oslo")

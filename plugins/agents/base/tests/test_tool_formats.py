@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import hypothesis.strategies as st
 import pytest
@@ -47,6 +48,8 @@ BAD = {
     "a lone surrogate": '{"name": "add", "arguments": {"a": "\\ud800"}}',
     "too deep": '{"name": "add", "arguments": {"a": ' + "[" * 100_000 + "]" * 100_000 + "}}",
     "no name": '{"arguments": {}}',
+    "no arguments": '{"name": "add"}',
+    "args for arguments": '{"name": "add", "args": {"a": 1}}',
     "a name that is no text": '{"name": 5, "arguments": {}}',
     "arguments that are no object": '{"name": "add", "arguments": [1]}',
     "a number of 10,000 digits": '{"name": "add", "arguments": {"a": ' + "9" * 10_000 + "}}",
@@ -81,6 +84,42 @@ def test_a_call_that_is_cut_anywhere_is_no_other_call(name):
     for length in range(len(text)):
         calls = FORMATS[name].parse(text[:length], SCHEMAS).calls
         assert [(call.name, call.arguments) for call in calls] in ([], [(ADD.name, ADD.arguments)])
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_call_that_lacks_a_mark_has_no_other_arguments(name):
+    parts = re.split(r'(<[^<>]*>|\[[A-Z_]+\]|"(?:arguments|parameters)")', WRITTEN[name])
+
+    for at in range(1, len(parts), 2):
+        for changed in ("", parts[at].replace("=", ""), parts[at] * 2):
+            calls = FORMATS[name].parse("".join([*parts[:at], changed, *parts[at + 1 :]]), SCHEMAS).calls
+            assert [call.arguments for call in calls] in ([], [ADD.arguments], [ADD.arguments] * 2), (at, changed)
+
+
+def test_a_call_of_qwen_coder_may_have_two_functions():
+    function = WRITTEN["qwen-coder"].removeprefix("<tool_call>\n").removesuffix("</tool_call>")
+
+    parsed = FORMATS["qwen-coder"].parse(f"<tool_call>\n{function}{function}</tool_call>", SCHEMAS)
+    assert [call.arguments for call in parsed.calls] == [ADD.arguments, ADD.arguments]
+
+
+@pytest.mark.parametrize(
+    ("receiver", "called"),
+    [
+        ("functions.add", ["add"]),
+        ("add", ["add"]),
+        ("functions.python", ["python"]),
+        ("python", []),
+        ("browser.search", []),
+        ("assistant", []),
+        ("functions.", []),
+    ],
+)
+def test_a_message_of_harmony_to_a_function_is_a_call(receiver, called):
+    parsed = FORMATS["harmony"].parse(f" to={receiver}<|channel|>commentary json<|message|>{{}}<|call|>", {})
+
+    assert [call.name for call in parsed.calls] == called
+    assert len(parsed.unparsed) == 1 - len(called)
 
 
 @pytest.mark.parametrize("bad", BAD)

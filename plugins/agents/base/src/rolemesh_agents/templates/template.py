@@ -161,7 +161,7 @@ class Template:
         parsed = msgspec.structs.replace(said, content=whole)
         if tools:
             parsed = self.form.parse(rest, {tool.name: tool.parameters for tool in tools})
-            content = before + parsed.content
+            content = self._vocabulary.unseen.sub("", before + parsed.content)
             parsed = msgspec.structs.replace(parsed, content="" if parsed.calls and content.isspace() else content)
         apart = reasoning if self._apart else ""
         told = self._vocabulary.unseen.sub("", apart or parsed.reasoning)

@@ -88,9 +88,9 @@ class Vocabulary:
         left, stop = found[min(ends)[1]]
         kept = []
         for text, control in runs:
-            if left <= 0:
-                break
             hidden = self._hidden(text, control)
+            if left < 0 or (left == 0 and not hidden):
+                break
             kept.append((text if hidden else text[:left], control))
             left -= 0 if hidden else len(text)
         return kept, stop

@@ -79,6 +79,8 @@ def call_of(value: Any) -> ToolCall:
     name = value.get("name", value.get("tool_name"))
     if not isinstance(name, str) or not name:
         raise ValueError("the call has no name")
+    if value.keys().isdisjoint(("arguments", "parameters")):
+        raise ValueError("the call has no arguments")
     return ToolCall(name, call_arguments(value.get("arguments", value.get("parameters"))))
 
 

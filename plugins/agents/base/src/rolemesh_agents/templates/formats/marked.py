@@ -29,6 +29,9 @@ Where:
 - `tool_call_arguments` must be valid JSON that strictly follows the tool's Parameters Schema
 - For multiple tool calls, chain them directly without separators or spaces"""
 
+_INSIDE = r"(?:(?!</?arg_(?:key|value)>).)*"
+"""A key or a value of GLM: text without a mark, since a call that lacks one has other arguments."""
+
 
 def _described(about: Mapping[str, Any]) -> str:
     parameters = json.dumps(about["parameters"], ensure_ascii=False)
@@ -48,21 +51,27 @@ class QwenCoder(Format):
     name = "qwen-coder"
     signs = ("<function=", "<parameter=")
     _function = re.compile(r"\s*<function=([^<>\s]+)>\n?(.*?)</function>", re.DOTALL)
-    _parameter = re.compile(r"\s*<parameter=([^<>\s]+)>\n?(.*?)\n?</parameter>\s*", re.DOTALL)
+    _parameter = re.compile(
+        r"\s*<parameter=([^<>\s]+)>\n?(.*?)(?:\n?</parameter>|(?:\n|(?<=>))(?=<parameter=[^<>\s]+>\n))\s*", re.DOTALL
+    )
+    """A value ends at its mark, or, as with vLLM, at a line that begins the next parameter."""
 
     def parse(self, text: str, schemas: Schemas) -> ParsedTurn:
         """Take a turn apart."""
 
         def read(text: str, start: int) -> tuple[Sequence[ToolCall], int]:
-            if not (found := self._function.match(text, start)):
+            calls = []
+            while found := self._function.match(text, start):
+                pairs, place, start = [], 0, found.end()
+                while each := self._parameter.match(found[2], place):
+                    pairs.append((each[1], each[2]))
+                    place = each.end()
+                if found[2][place:].strip():
+                    raise ValueError("there is text outside of the parameters")
+                calls.append(_pairs(found[1], pairs, schemas))
+            if not calls:
                 raise ValueError("there is no function")
-            pairs, place = [], 0
-            while each := self._parameter.match(found[2], place):
-                pairs.append((each[1], each[2]))
-                place = each.end()
-            if found[2][place:].strip():
-                raise ValueError("there is text outside of the parameters")
-            return [_pairs(found[1], pairs, schemas)], found.end()
+            return calls, start
 
         return blocks(text, "<tool_call>", "</tool_call>", read)
 
@@ -73,7 +82,7 @@ class Glm(Format):
     name = "glm"
     signs = ("<arg_key>",)
     _head = re.compile(r"\s*([^<>\s]+)\s*")
-    _pair = re.compile(r"\s*<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
+    _pair = re.compile(r"\s*<arg_key>(IN)</arg_key>\s*<arg_value>(IN)</arg_value>\s*".replace("IN", _INSIDE), re.DOTALL)
 
     def parse(self, text: str, schemas: Schemas) -> ParsedTurn:
         """Take a turn apart."""

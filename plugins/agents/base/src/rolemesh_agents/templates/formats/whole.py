@@ -76,7 +76,9 @@ class Harmony(Format):
     signs = ("<|channel|>", "<|call|>")
     reasoning = ("", "")
     _ends = re.compile(r"<\|(?:start|end|call|return)\|>")
-    _to = re.compile(r"\bto=functions\.([^\s<]+)")
+    _to = re.compile(r"\bto=([^\s<]+)")
+    _others = ("assistant", "browser", "container", "functions", "python")
+    """Receivers that are no function of the request: OpenAI's own tools, and the model."""
 
     def parse(self, text: str, schemas: Schemas) -> ParsedTurn:
         """Take a turn apart. The channel ``analysis`` is the reasoning."""
@@ -93,17 +95,20 @@ class Harmony(Format):
         unparsed: list[str] = []
         for piece in self._ends.split(text):
             head, mark, body = piece.partition("<|message|>")
-            if not mark:
-                content.append(piece if piece.strip() != "assistant" else "")
-            elif "to=" in head and not offered:
-                content.append(body)
-            elif to := self._to.search(head):
+            called = "to=" in head and (mark or "<|channel|>" in head)
+            if called and offered:
                 try:
-                    calls.append(call_of({"name": to[1], "arguments": json_value(body)}))
+                    calls.append(call_of({"name": self._name(head), "arguments": json_value(body)}))
                 except ValueError:
                     unparsed.append(piece)
-            elif "to=" in head:
-                unparsed.append(piece)
+            elif mark:
+                (content if called or "<|channel|>analysis" not in head else reasoning).append(body)
             else:
-                (reasoning if "<|channel|>analysis" in head else content).append(body)
+                content.append(piece if piece.strip() != "assistant" else "")
         return ParsedTurn("\n".join(filter(None, content)), tuple(calls), tuple(unparsed), "\n".join(reasoning))
+
+    def _name(self, head: str) -> str:
+        """Return the function that a head names, or "". The model leaves ``functions.`` out at times."""
+        to = self._to.search(head)
+        name = to[1].removeprefix("functions.") if to else ""
+        return "" if to and name == to[1] and name.partition(".")[0] in self._others else name
