@@ -1,4 +1,6 @@
-"""The kit finds what is wrong with a scaler, a check, a command, an examination and a kind, and says no more."""
+"""The kit finds what is wrong with a source, a store, a scaler, a check, a command, an examination and a kind, and says
+no more.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,8 @@ from tests.conformance import (
     broken_extensions,
     broken_kinds,
     broken_scalers,
+    broken_sources,
+    broken_stores,
 )
 from tests.conformance.harness import found_in, outcomes, own_tests
 
@@ -22,21 +26,29 @@ from rolemesh_testing import (
     ExtensionConformance,
     KindConformance,
     ScalerConformance,
+    SourceConformance,
+    StoreConformance,
 )
 from rolemesh_testing.examinations import conformance as examinations
 from rolemesh_testing.scalers import conformance as scalers
+from rolemesh_testing.stores import conformance as stores
 
 KITS: dict[Any, Any] = {
+    SourceConformance: broken_sources,
+    StoreConformance: broken_stores,
     ScalerConformance: broken_scalers,
     CheckConformance: broken_checks,
     CommandConformance: broken_commands,
     ExaminationConformance: broken_examinations,
     ExtensionConformance: broken_extensions,
 }
-SETTINGS: dict[Any, dict[str, Any]] = {ScalerConformance: {"examples": 40, "simplify": False}}
+SETTINGS: dict[Any, dict[str, Any]] = {
+    ScalerConformance: {"examples": 40, "simplify": False},
+    SourceConformance: broken_sources.SETTINGS,
+}
 
 
-SLOW = (ScalerConformance, CheckConformance)
+SLOW = (ScalerConformance, CheckConformance, StoreConformance)
 """Classes that take more than ten seconds. They run in the soak."""
 
 
@@ -46,6 +58,7 @@ SLOW = (ScalerConformance, CheckConformance)
 def test_the_kit_finds_each_mistake_and_none_in_a_sound_plugin(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scalers, "LATE_S", 1.5)
     monkeypatch.setattr(examinations, "LIMIT_S", 1.0)
+    monkeypatch.setattr(stores, "WAIT_S", 3.0)
     of = KITS[kit]
     found = found_in(kit, {**of.BROKEN, of.Sound: own_tests(kit)}, **SETTINGS.get(kit, {}))
     assert {plugin: failed.keys() for plugin, failed in found.items()} == {**of.BROKEN, of.Sound: set()}, found

@@ -13,8 +13,10 @@ from typing import Any, ClassVar, TypeAlias
 import pytest
 from pydantic import BaseModel
 
+from rolemesh.plugins.discovery import PluginRecord
 from rolemesh_sources import Offset, Reader, Source
 from rolemesh_testing.conformance import PluginConformance, needed
+from rolemesh_testing.subprocess_probe import Subject, ask_elsewhere
 
 __all__ = ["SourceConformance"]
 
@@ -182,6 +184,35 @@ class SourceConformance(PluginConformance):
                     rows += got.rows
         assert sorted(rows, key=lambda row: int(row["n"])) == [{"n": number} for number in range(6)]
 
+    def test_the_owners_of_partitions_are_the_same_in_every_process(
+        self, cls: type[Source], record: PluginRecord, opened: Any, base: Path
+    ) -> None:
+        """Ranks on two nodes have two hash seeds. A partition must not belong to both of them, or to none."""
+        if cls.rank_of is Source.rank_of:
+            pytest.skip("it has the rank_of() of all sources")
+        for number in range(6):
+            self.add(base, number, [{"n": number}])
+        subject, names = Subject(record, dict(self.options), str(base)), json.dumps(sorted(opened().partitions()))
+        one, other = (ask_elsewhere(_owners_there, subject, names.encode(), hash_seed=seed) for seed in (1, 2))
+        assert one == other, f"the ranks of {names} are {one.decode()} in a process, and {other.decode()} in another"
+
+    def test_a_rank_can_begin_at_round_numbers_of_records(self, opened: Any, base: Path) -> None:
+        """There a file, a page or a message may begin. Only a rank that begins just there shows some faults."""
+        self.add(base, 0, [{"n": n} for n in range(self.long_rows)])
+        source, position, offsets = opened(), dict[str, Offset](), list[Offset]()
+        (partition,) = source.partitions()
+        for number in range(self.long_rows):
+            offsets.append(position.get(partition))
+            assert list(self.read(source, position, 1).values()) == [[{"n": number}]]
+        for number, offset in enumerate(offsets):
+            if number > 2 and number % 8 and number % 10 and number < self.long_rows - 1:
+                continue
+            (rows,) = self.read(again := opened(), {partition: offset}, min(2, self.long_rows - number)).values()
+            again.close()
+            assert [row["n"] for row in rows] == [number, number + 1][: len(rows)], (
+                f"a rank that begins at {offset!r}, before record {number}, gets {rows}"
+            )
+
     def test_restarts_at_drawn_places_of_a_long_read_lose_and_repeat_nothing(self, opened: Any, base: Path) -> None:
         """A rank comes back at an earlier position, with a new object. Some faults show only late, or only then."""
         for number in range(3):
@@ -228,3 +259,10 @@ class SourceConformance(PluginConformance):
         after = source.lag(position)
         assert after is not None
         assert before > after >= 0
+
+
+def _owners_there(subject: Subject, names: bytes) -> bytes:
+    cls, options = subject.loaded()
+    source = cls(options)
+    source.open(Reader("job", "data", 0, 3, subject.base))
+    return json.dumps([source.rank_of(name, 3) for name in json.loads(names)]).encode()

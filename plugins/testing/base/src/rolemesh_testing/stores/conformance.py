@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import secrets
 import threading
 import time
@@ -20,6 +21,8 @@ from rolemesh_testing.conformance import PluginConformance, needed
 __all__ = ["StoreConformance"]
 
 Open = Callable[..., Store]
+TURNS = 60
+"""Number of changes that two processes make together."""
 WAIT_S = 30.0
 """Seconds after which a store reports that the database does not answer."""
 
@@ -104,6 +107,8 @@ class StoreConformance(PluginConformance):
         assert found == ("first", [(1, "one")], "h")
         assert other.write("first", "second", records=[(2, "two")])
         assert not store.write("first", "third")
+        found = store.root(), store.records(1, 9), store.head()
+        assert found == ("second", [(1, "one"), (2, "two")], "h"), "it does not see what another writer has changed"
 
     def test_records_are_dropped_together_with_their_replacement(self, store: Store) -> None:
         """One write sets both `first` and `head`."""
@@ -114,13 +119,14 @@ class StoreConformance(PluginConformance):
         assert store.records(8, 9) == []
 
     def test_jobs_do_not_see_each_other(self, store: Store, open_store: Open) -> None:
-        """Several jobs may share a database."""
-        other = open_store(job=f"other-{secrets.token_hex(4)}")
+        """Several jobs may share a database, and the name of one may begin like that of another."""
+        other = open_store(job=f"{store.job_id}-2")
+        other.prepare()
         store.write(None, "mine", records=[(1, "mine")], head="mine")
         other.write(None, "other", records=[(1, "other")], head="other")
         store.write("mine", "again", first=2)
         assert (other.root(), other.records(1, 1), other.head()) == ("other", [(1, "other")], "other")
-        assert (store.root(), store.records(1, 1)) == ("again", [])
+        assert (store.root(), store.records(1, 1), store.head()) == ("again", [], "mine")
 
     def test_one_of_several_simultaneous_writers_succeeds(self, store: Store, open_store: Open) -> None:
         """Each root has exactly one successor."""
@@ -142,19 +148,49 @@ class StoreConformance(PluginConformance):
         assert sorted(won) == [0, 1, 2, 3, 4]
         assert [seq for seq, _ in store.records(1, 9)] == [1, 2, 3, 4, 5]
 
+    def test_one_of_two_processes_that_write_succeeds(
+        self, cls: type[Store], database: str, tmp_path: Path, store: Store
+    ) -> None:
+        """A master that was taken for dead still writes, from another process or node than its successor."""
+        spawn = multiprocessing.get_context("spawn")
+        start, won = spawn.Barrier(2), [spawn.Value("q", -1) for _ in range(2)]
+        store.write(None, "0")
+        racers = [
+            spawn.Process(target=_race, args=(cls, database, tmp_path, store.job_id, start, mine)) for mine in won
+        ]
+        for racer in racers:
+            racer.start()
+        for racer in racers:
+            racer.join(self.timeout_s)
+        codes = [racer.exitcode for racer in racers]
+        for racer in racers:
+            racer.kill()
+        assert codes == [0, 0], f"the processes that write have ended with {codes}"
+        counts, root = [mine.value for mine in won], int(store.root() or 0)
+        assert sum(counts) == root, f"of {root} changes, two processes have made {counts[0]} and {counts[1]}"
+        assert [seq for seq, _ in store.records(1, 1 << 30)] == list(range(1, root + 1))
+
     def test_acknowledged_records_survive_sigkill_of_the_writer(
         self, cls: type[Store], database: str, tmp_path: Path, open_store: Open
     ) -> None:
-        """No write is there in part."""
+        """No write is there in part, also for those who read meanwhile."""
         spawn = multiprocessing.get_context("spawn")
         acknowledged, job = spawn.Value("q", 0), f"job-{secrets.token_hex(4)}"
         writer = spawn.Process(target=_write_forever, args=(cls, database, tmp_path, job, acknowledged))
+        reader = open_store(job=job)
+        reader.prepare()
         writer.start()
-        while acknowledged.value < 20:
-            assert writer.is_alive()
-            time.sleep(0.001)
-        writer.kill()
-        writer.join()
+        try:
+            while acknowledged.value < 20:
+                assert writer.is_alive()
+                told = acknowledged.value
+                before, seen = int(reader.root() or 0), len(reader.records(1, 1 << 30))
+                assert before >= told, f"write() has returned {told} times, and a reader finds the root {before}"
+                after = int(reader.root() or 0)
+                assert 3 * before <= seen <= 3 * after, f"with {seen} records, the root is that of {3 * after}"
+        finally:
+            writer.kill()
+            writer.join()
         store = open_store(job=job)
         root, found = int(store.root() or 0), store.records(1, 1 << 30)
         assert root >= acknowledged.value
@@ -194,6 +230,17 @@ class StoreConformance(PluginConformance):
 def _block(store: Store, seconds: float) -> None:
     with suppress(StateUnavailableError):  # the server has ended it
         store.block(seconds)
+
+
+def _race(cls: type[Store], url: str, run_dir: Path, job: str, start: Any, won: Any) -> None:
+    store = cls(url, run_dir, job)
+    store.connect()
+    start.wait()
+    done = 0
+    while (at := int(store.root() or 0)) < TURNS:
+        with suppress(StateUnavailableError):
+            done += store.write(str(at), str(at + 1), records=[(at + 1, f"{os.getpid()}")])
+    won.value = done
 
 
 def _write_forever(cls: type[Store], url: str, run_dir: Path, job: str, acknowledged: Any) -> None:
