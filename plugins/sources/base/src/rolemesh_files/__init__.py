@@ -1,5 +1,5 @@
-"""The source `files`: JSON lines in the files of a growing folder. It reads like ``tail -F``, and can read again from
-an offset."""
+"""The source `files`: the files of a growing folder. It reads JSON lines like ``tail -F``, and whole shards of Parquet,
+Arrow and tar, and can read again from an offset."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from pydantic import BaseModel, Field
 
 from rolemesh.runs.jsonl import UNDECODABLE
 from rolemesh_files.matching import matching
+from rolemesh_files.shards import Shards, format_of
 from rolemesh_files.tail import HEAD_BYTES, FilePosition, Tail, find, opened, rotated
 from rolemesh_sources import Reader, Records, Source, SourceError
 
@@ -32,6 +33,17 @@ class FilesOptions(BaseModel, extra="forbid"):
         "must not match the names that files are rotated to. Wildcards match no hidden files or folders. Links are "
         "followed, and a file that is linked twice is read once."
     )
+    format: Literal["lines", "parquet", "arrow", "tar"] | None = Field(
+        default=None,
+        description="lines: a JSON object in each line; the others are shards, which are complete when they appear: "
+        "tar as in WebDataset. null: by the end of a file's name (.parquet, .arrow, .feather, .tar; others are lines).",
+    )
+    columns: list[str] | None = Field(
+        default=None,
+        min_length=1,
+        description="The columns that are read: fields, columns of a table, or extensions of a tar file's members "
+        "(jpg), and __key__. null: all.",
+    )
     until: str | None = Field(
         default=None,
         description="The end: 'end' when all present lines are read, or the name of a file in the pattern's folder "
@@ -46,7 +58,7 @@ class FilesOptions(BaseModel, extra="forbid"):
 
 
 class FilesSource(Source):
-    """Lines of JSON objects in growing files of a growing folder. Each file is a partition."""
+    """Lines of JSON objects in growing files, or the rows of shards, in a growing folder. Each file is a partition."""
 
     Options = FilesOptions
     options: FilesOptions
@@ -61,6 +73,10 @@ class FilesSource(Source):
         self._names: list[str] = []
         self._looked = float("-inf")
         self._tails: dict[str, Tail] = {}
+        self._shards = Shards(self._folder, self.options.columns, self.options.skip)
+
+    def _format(self, partition: str) -> str:
+        return self.options.format or format_of(partition)
 
     def partitions(self) -> Sequence[str]:
         """Return the files, as paths relative to the folder."""
@@ -76,7 +92,9 @@ class FilesSource(Source):
                 self._check_renamed(partition, tail.place(0))
 
     def read(self, partition: str, offset: Any, max_rows: int) -> Records:
-        """See `Source.read`. An offset is a `FilePosition`, as a list."""
+        """See `Source.read`. An offset is a `FilePosition` or `ShardPosition`, as a list."""
+        if (format := self._format(partition)) != "lines":
+            return self._shards.read(partition, format, offset, max_rows)
         place = msgspec.convert(offset, FilePosition) if offset is not None else FilePosition()
         path = self._folder / partition
         if (tail := self._tail(partition, path, place)) is None:
@@ -173,7 +191,8 @@ class FilesSource(Source):
         if not line.strip():
             return None
         try:
-            return _decode(line)
+            row, columns = _decode(line), self.options.columns
+            return row if columns is None else {name: row[name] for name in columns if name in row}
         except UNDECODABLE as error:
             if not self.options.skip:
                 remedy = "correct the line, or set skip: true to leave such lines out"
@@ -203,6 +222,8 @@ class FilesSource(Source):
         return float(sum(self._left(name, position.get(name)) for name in mine | position.keys()))
 
     def _left(self, partition: str, offset: Any) -> int:
+        if self._format(partition) != "lines":
+            return self._shards.left(partition, offset)
         place = msgspec.convert(offset, FilePosition) if offset is not None else FilePosition()
         path = self._folder / partition
         with suppress(FileNotFoundError):
@@ -223,3 +244,4 @@ class FilesSource(Source):
         for tail in self._tails.values():
             tail.close()
         self._tails.clear()
+        self._shards.close()

@@ -107,12 +107,11 @@ class Source(Plugin, ABC):
     def rank_of(self, partition: str, world_size: int) -> int:
         """The rank, of `world_size`, that reads `partition`.
 
-        A hash of the name decides, so partitions may come and go. The last number in the name counts on from the hash
-        of the rest, so that ranks share numbered partitions evenly.
+        A hash of the name decides, so partitions may come and go. Numbers in the name count on from the hash of the
+        rest, so that ranks share numbered partitions evenly.
         """
-        found = re.fullmatch("(.*?)([0-9]+)([^0-9]*)", partition, re.DOTALL)
-        head, number, tail = found.groups() if found else (partition, "0", "")
-        return (crc32(f"{head}{tail}".encode()) + int(number)) % world_size
+        rest, *numbers = re.sub("[0-9]+", "", partition), *re.findall("[0-9]+", partition)
+        return (crc32(rest.encode()) + sum(map(int, numbers))) % world_size
 
     def close(self) -> None:
         """Free what the source holds. The rank calls no other method afterwards."""
