@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from rolemesh.api.batch import Gathered
 from rolemesh_checkpoint.reshard import reshard
@@ -117,6 +120,16 @@ def test_rows_stay_in_the_state_while_no_file_can_be_written(tmp_path: Path) -> 
     assert content([limited]) == content([again]) == content([whole])
     limited.persisted(200)
     assert not list((tmp_path / "limited/0-of-1").glob(".*"))
+
+
+def test_a_rank_says_that_it_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it waits in its log, and once in the job's warnings."""
+    said, fsync = threading.Event(), os.fsync
+    monkeypatch.setattr("rolemesh_embeddings.part.SLOW_S", 0.05)
+    monkeypatch.setattr(os, "fsync", lambda file: said.wait(30) and fsync(file))
+    monkeypatch.setattr("rolemesh_embeddings.part.LOG.warning", lambda *text: said.set())
+    told = [text for text in learn([part(tmp_path)], 1, 60) if text]
+    assert told == [f"an update waited 0 s for the disk of {tmp_path}/0-of-1"]
 
 
 def test_files_that_no_state_needs_are_removed(tmp_path: Path) -> None:

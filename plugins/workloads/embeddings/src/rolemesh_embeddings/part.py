@@ -7,9 +7,11 @@ if the tables are large. Which rows are where depends on the updates only, never
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,10 +28,13 @@ from rolemesh_embeddings.table import Table
 
 __all__ = ["Part"]
 
+LOG = logging.getLogger(__name__)
 CHANGED = 64
 """A file is written when more than this fraction of the rows, 1 / `CHANGED`, has changed."""
 AGAIN = 64
 """Number of updates after a file that could not be written until the next attempt."""
+SLOW_S = 5.0
+"""Seconds of waiting for the disk after which the rank says so."""
 REWRITTEN = 16
 """A file also contains all rows of 1 / `REWRITTEN` of the buckets. So the rows in the files of a state are at most
 1 + `REWRITTEN` / `CHANGED` times the rows of the tables."""
@@ -68,7 +73,7 @@ class Part:
         self._turns: list[int] = []
         self._syncing: threading.Thread | None = None
         self._error: OSError | None = None
-        self._again, self._failing = 0, False
+        self._again, self._failing, self._slow = 0, False, False
         self._kept: dict[int, set[str]] = {}
         self._first, self._restored = 1 << 62, 0
         """The step of the first state with an update of this life, and the number of updates before."""
@@ -85,7 +90,8 @@ class Part:
     def finished(self) -> str:
         """Note the end of an update: write a file if enough rows have changed.
 
-        Return why that is not possible any more, and "" otherwise. Without files the changed rows stay in the state.
+        Return why that is not possible any more, or that the disk is slow (once), and "" otherwise. Without
+        files the changed rows stay in the state.
         """
         if self.updates < self._again:
             return ""
@@ -95,13 +101,15 @@ class Part:
         if fresh <= max(self._file_bytes, whole / CHANGED):
             return ""
         failing, self._failing = self._failing, False
+        waited, told = self._wait(), self._slow
         try:
             self._adopt()
             self._write()
         except OSError as error:
             self._again, self._failing = self.updates + AGAIN, True
             return "" if failing else f"rows cannot be written to {self._own}, and stay in the snapshots: {error}"
-        return ""
+        self._slow = told or waited > SLOW_S
+        return f"an update waited {waited:.0f} s for the disk of {self._own}" if self._slow and not told else ""
 
     def _write(self) -> None:
         named = Named(f"{self.label}-{self.updates:012}", self.updates)
@@ -125,11 +133,9 @@ class Part:
             self._error = error
 
     def _adopt(self) -> None:
-        """Let the state name the newest file. It is on disk first. Raises `OSError` if it cannot be there."""
+        """Let the state name the newest file, which is on disk. Raises `OSError` if it cannot be there."""
         if self._pending is None:
             return
-        if self._syncing is not None:
-            self._syncing.join()
         named, self._pending = self._pending, None
         error, self._error = self._error, None
         if error is not None:
@@ -275,8 +281,17 @@ class Part:
 
     def close(self) -> None:
         """Wait for the file that is being written."""
+        self._wait()
+
+    def _wait(self) -> float:
+        """Wait until the newest file is on disk, and return the seconds."""
+        began = time.monotonic()
         if self._syncing is not None:
-            self._syncing.join()
+            self._syncing.join(SLOW_S)
+            if self._syncing.is_alive():
+                LOG.warning("waiting for the disk of %s: fsync has not ended for %g s", self._own, SLOW_S)
+                self._syncing.join()
+        return time.monotonic() - began
 
 
 def _rank_of(label: str) -> tuple[int, int]:
