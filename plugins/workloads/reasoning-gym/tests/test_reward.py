@@ -135,6 +135,57 @@ def test_an_answer_that_its_verifier_cannot_judge_is_wrong_and_costs_no_other_ro
     workload.teardown()
 
 
+def test_a_string_of_digits_that_hides_code_changes_no_other_judgement():
+    code = """eval('__import__("sympy").__dict__.update(simplify=lambda *_, **__: 0)')"""
+    text = "'" + "".join(f"\\{ord(each):03o}" for each in code) + "'"
+    workload = reward(exact=True)
+    assert workload.score(hostile("simple_integration", text, "7", "7"))["reward"].tolist()[1:] == [0, 0]
+    workload.teardown()
+
+
+@pytest.mark.parametrize(
+    ("task", "text"),
+    [
+        ("simple_integration", "x**2/3 - 1.5*sin(x)*exp(-2*x) + C"),
+        ("bitwise_arithmetic", "0x1aF3"),
+        ("string_insertion", "AABCDE"),
+        ("countdown", "(7 + .5e1) * 3"),
+    ],
+)
+def test_a_formula_spends_no_worker(task: str, text: str) -> None:
+    workload = reward()
+    workload.score(hostile(task, text))
+    (worker,) = workload.verifiers._judges._idle
+    workload.score(hostile(task, text))
+    assert workload.verifiers._judges._idle == [worker]
+    workload.teardown()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x.C",
+        "x\n.C",
+        "(1).C",
+        "1.5.C",
+        "x1",
+        "x_",
+        "_",
+        "(x:=1)",
+        "sin(x=1)",
+        "'1'",
+        '"1"',
+        "`1`",
+        "\\1",
+        "x;y",
+        "é",
+        "x\u2028",
+    ],
+)
+def test_what_may_name_other_things_is_no_formula(text: str) -> None:
+    assert not verifiers._FORMULA.fullmatch(text)
+
+
 def test_a_judgement_that_fails_is_counted_and_told(monkeypatch):
     monkeypatch.setattr(verifiers, "make_dataset", lambda *_, **__: Dying())
     workload = reward()

@@ -12,8 +12,16 @@ from rolemesh_reasoning_gym.tasks import make_dataset, verified
 
 __all__ = ["Answer", "Unjudged", "Verifiers"]
 
-NAMES = re.compile(r"[^\W\d]|_")
-"""Characters of which every name has one. A text without them can be evaluated, and changes nothing."""
+_FORMULA = re.compile(
+    r"""(?: [-+*/%^~&|<>!()\[\],\s]
+      | (?<![\w.]) (?: 0x[\da-fA-F]+ | 0b[01]+ | (?: \d+ (?:\.\d*)? | \.\d+ ) (?:[eE][-+]?\d+)? ) (?![\w.])
+      | \b (?: [a-z] | [A-Z]+ | a?(?:sin|cos|tan) | (?:sin|cos|tan)h | exp | log | ln | sqrt | pi ) \b (?!\.)
+    )*+""",
+    re.VERBOSE | re.ASCII,
+)
+"""Texts that change nothing if they are evaluated, in Python or by sympy: numbers, operators, single letters, constants
+and mathematical functions. They have no other names, no attributes, no assignments, and no strings: sympy evaluates
+what a string says, and escapes such as ``\\137`` hide names in it."""
 
 
 class Answer(NamedTuple):
@@ -52,7 +60,7 @@ class Verifiers:
 
         `tell` hears of each answer that was not judged.
         """
-        harmless = [NAMES.search(answer.text) is None for answer in answers]
+        harmless = [_FORMULA.fullmatch(answer.text) is not None for answer in answers]
         found = self._judges.judge(answers, harmless)
         failed = [at for at, score in enumerate(found) if isinstance(score, Failed)]
         rights = [(*answers[at][:3], answers[at].entry.get("answer")) for at in failed]
@@ -68,8 +76,11 @@ class Verifiers:
 
     def _judge(self, task: str, place: int, entry: Mapping[str, Any], text: str | None) -> float:
         """Score one answer, in a worker. None, where the entry has no text as its answer, is judged at once."""
+        from sympy.core.random import seed
+
         if not isinstance(text, str):
             return 0.0
+        seed(0)  # `sympy.simplify` draws numbers
         return verified(self._dataset(task, place), entry, text)
 
     def _dataset(self, task: str, place: int) -> Any:
