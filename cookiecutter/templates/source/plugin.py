@@ -40,10 +40,28 @@ class {{ cookiecutter.__class }}(Source):
         return [shard for (shard,) in self._rows(f"SELECT DISTINCT shard FROM {self.options.table} ORDER BY shard")]
 
     def read(self, partition: str, offset: Offset, max_rows: int) -> Records:
-        """The rows of the shard behind the id `offset`."""
-        query = f"SELECT id, body FROM {self.options.table} WHERE shard = ? AND id > ? ORDER BY id LIMIT ?"
-        found = self._rows(query, partition, -1 if offset is None else offset, max_rows)
-        return Records([json.loads(body) for _, body in found], found[-1][0] if found else offset)
+        """The rows of the shard behind the row with the id `offset`, which must be there: otherwise some may be lost."""
+        query = f"SELECT id, body FROM {self.options.table} WHERE shard = ? AND id >= ? ORDER BY id LIMIT ?"
+        found = self._rows(query, partition, -1 if offset is None else offset, max_rows + 1)
+        if offset is None:
+            found = found[:max_rows]
+        elif found[:1] and found[0][0] == offset:
+            found = found[1:]
+        else:
+            remedy = "keep a row until a checkpoint of the job has what was made of it, and the last one for good"
+            raise SourceError(f"row {offset} of shard {partition!r} is gone", where=str(self.path), remedy=remedy)
+        return Records([self._record(*row) for row in found], found[-1][0] if found else offset)
+
+    def _record(self, number: int, body: str) -> dict[str, Any]:
+        """Return a row's body. Raises `SourceError` if it is no JSON mapping."""
+        try:
+            record = json.loads(body)
+        except ValueError:
+            record = None
+        if not isinstance(record, dict):
+            remedy = "correct what writes it"
+            raise SourceError(f"the body of row {number} is no JSON mapping", where=str(self.path), remedy=remedy)
+        return record
 
     def ended(self, position: Mapping[str, Offset]) -> bool:
         """Whether the table that ends the stream is there, and this rank has read all rows of its shards."""

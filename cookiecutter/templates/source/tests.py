@@ -1,4 +1,4 @@
-"""Rows come in the order of their ids, and a database that nobody can read is an error with its file."""
+"""Rows come in the order of their ids, and what is lost, damaged or cannot be read is an error with its place."""
 
 import json
 import sqlite3
@@ -67,3 +67,20 @@ def test_a_file_that_is_no_database_is_an_error_with_its_place(tmp_path: Path) -
     with pytest.raises(SourceError, match="cannot be read") as raised:
         opened(tmp_path).partitions()
     assert raised.value.where == str(tmp_path / "rows.db")
+
+
+def test_a_row_that_was_removed_too_early_is_an_error(tmp_path: Path) -> None:
+    append(tmp_path / "rows.db", "a", [{"n": 1}, {"n": 2}])
+    with closing(sqlite3.connect(tmp_path / "rows.db")) as database, database:
+        database.execute("DELETE FROM records WHERE id = 1")
+    with pytest.raises(SourceError, match="row 1 of shard 'a' is gone"):
+        opened(tmp_path).read("a", 1, 9)
+
+
+@pytest.mark.parametrize("body", ["{", "[1]"])
+def test_a_row_that_is_no_mapping_is_named(tmp_path: Path, body: str) -> None:
+    append(tmp_path / "rows.db", "a", [{"n": 1}])
+    with closing(sqlite3.connect(tmp_path / "rows.db")) as database, database:
+        database.execute("UPDATE records SET body = ?", (body,))
+    with pytest.raises(SourceError, match="body of row 1 is no JSON mapping"):
+        opened(tmp_path).read("a", None, 9)

@@ -214,7 +214,7 @@ class _Tar(_Shard):
         if place.byte < place.size:
             with tarfile.open(fileobj=self.file, mode="r:") as tar:
                 while (member := tar.next()) is not None:
-                    tar.members.clear()  # it would remember all
+                    tar.members = []  # type: ignore[attr-defined]  # it would remember all
                     end = tar.offset
                     if end > place.size:
                         break
