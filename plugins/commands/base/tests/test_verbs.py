@@ -75,6 +75,14 @@ def test_status_of_a_job_shows_its_speed_and_the_time_left(
             master.step(reward=0.5)
     assert main(["status", "grpo"]) == 0
     assert "  4.0 s/step  0:28 left" in capsys.readouterr().out.partition("\n")[0]
+    with (master.run_dir / "events.jsonl").open("ab") as events:
+        events.write(event_line(Event(10**6, 1, now + 9, "resized", {"sizes": {"a": 2}}))[1])
+    for second in (10, 11):
+        with monkeypatch.context() as changed:
+            changed.setattr(time, "time", lambda second=second: now + second)
+            master.step(reward=0.5)
+    assert main(["status", "grpo"]) == 0
+    assert "  1.0 s/step  0:05 left" in capsys.readouterr().out.partition("\n")[0], "at the speed since the resize"
 
 
 def test_status_as_json_has_the_same_keys_alive_and_ended(

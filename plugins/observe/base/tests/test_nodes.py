@@ -15,7 +15,7 @@ from rolemesh_recorder.extension import Recorder
 from rolemesh_recorder.node_counters import GPUs, Meter, cores_used, memory_used, network_bytes
 from rolemesh_recorder.node_record import NodeFile
 from rolemesh_recorder.options import RecorderOptions
-from rolemesh_recorder.usage import GPU, Usage, node_file, read_usage, recorded_nodes
+from rolemesh_recorder.usage import GPU, KnownUsage, Usage, node_file, read_usage, recorded_nodes
 from rolemesh_testing import ExtensionConformance
 
 STAT = "cpu  1000 20 300 40000 500 6 70 8 90 1\ncpu0 1000 20 300 40000 500 6 70 8 90 1\nintr 5 0\n"
@@ -128,10 +128,12 @@ def test_gpus_are_those_of_nvml_and_one_that_fails_hides_no_other(monkeypatch: p
 
 def test_a_nodes_file_stays_small_and_its_sums_exact(tmp_path: Path) -> None:
     path = node_file(tmp_path, "10.0.0.1/é")
-    file = NodeFile(path, 20_000)
+    file, known = NodeFile(path, 20_000), KnownUsage(tmp_path)
     for at in range(3000):
         gpu = GPU(0, at % 2, at, 5000, 40.0)
         file.append(Usage(2000 * at, 2000, at % 2, 2.0, at, 5000, 7, 3, (gpu,)))
+        if at % 37 == 0:
+            assert known.lines("10.0.0.1/é") == list(read_usage(tmp_path, "10.0.0.1/é"))
         assert path.stat().st_size <= 20_000
     assert recorded_nodes(tmp_path) == ["10.0.0.1/é"]
     found = list(read_usage(tmp_path, "10.0.0.1/é"))
@@ -140,6 +142,7 @@ def test_a_nodes_file_stays_small_and_its_sums_exact(tmp_path: Path) -> None:
     assert (sum(line.received for line in found), sum(line.sent for line in found)) == (21_000, 9_000)
     assert sum(line.cores * line.d for line in found) == pytest.approx(3_000_000, rel=1e-3)
     assert found[-1] == Usage(5_998_000, 2000, 1.0, 2.0, 2999, 5000, 7, 3, (GPU(0, 1.0, 2999, 5000, 40.0),))
+    assert known.lines("10.0.0.1/é") == found
     with path.open("ab") as damaged:
         damaged.write(b'{"t":1}\n{"t":')
     assert list(read_usage(tmp_path, "10.0.0.1/é")) == found

@@ -120,6 +120,15 @@ def test_the_time_that_is_left_is_that_of_the_steps_that_are_left(tmp_path: Path
     assert pace_of(metrics, summary, 120.0) == (20.0, 2.0, 18.0)
     assert pace_of(metrics, summary, 1000.0).left == 0.0, "a job that is late has no negative time left"
     assert goal_of(facts) == ("reward", 9.0)
+    assert facts.paced() == metrics
+    with (tmp_path / "events.jsonl").open("a") as told:
+        told.write('{"seq": 1, "epoch": 1, "time": 113.0, "kind": "resized", "data": {"sizes": {"work": 2}}}\n')
+    assert [line.step for line in facts.paced()] == [7, 8, 9], "only lines of the present size"
+    (tmp_path / "events.jsonl").write_bytes(
+        b'{"seq": 0, "epoch": 1, "time": 200.0, "kind": "job_started", "data": {"origin_step": 12}}\n'
+    )
+    (tmp_path / "metrics.jsonl").unlink()
+    assert RunFacts(tmp_path).summary().step == 12, "the job goes on after this step"
 
 
 def test_the_sentence_names_the_largest_stations() -> None:

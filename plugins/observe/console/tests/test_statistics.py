@@ -89,6 +89,17 @@ def test_the_time_left_follows_the_recent_speed_and_leaves_out_the_first_step() 
     assert stats.seconds_left(10, now=1000.0) == 0.0
 
 
+def test_the_time_left_follows_the_speed_since_a_resize_as_soon_as_that_is_known() -> None:
+    stats = Statistics()
+    stats.event(Event(1, 1, 0.0, "job_running"))
+    stats.steps(line(step, 60.0 + 2 * step) for step in range(10))
+    stats.event(Event(2, 1, 79.0, "resized"))
+    stats.steps([line(10, 90.0)])
+    assert stats.seconds_per_step() == 3.0  # of all, with the time that the resize took
+    stats.steps([line(11, 91.0)])
+    assert stats.seconds_left(20, now=91.0) == 8.0
+
+
 def test_the_time_left_is_unknown_before_the_first_step() -> None:
     assert Statistics().seconds_left(10, now=1.0) is None
 

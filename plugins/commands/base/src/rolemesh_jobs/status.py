@@ -5,23 +5,25 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 import msgspec
 import typer
 
+from rolemesh.api.observer import Event
 from rolemesh.cli.arguments import JsonFlag, RunsDir
 from rolemesh.cli.output import print_text
-from rolemesh.runs.jsonl import open_regular, read_metrics
-from rolemesh.runs.run import METRICS_FILE, runs_folder
+from rolemesh.runs.jsonl import UNDECODABLE, open_regular, read_metrics
+from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE, runs_folder
 from rolemesh_console.kept import kept_lines
 from rolemesh_jobs.picture import job_status, job_statuses
 
 __all__ = ["command"]
 
 LAST_BYTES = 65_536
-"""Bytes at the end of ``metrics.jsonl`` from which the speed of a job is taken."""
+"""Bytes at the end of ``metrics.jsonl`` and ``events.jsonl`` from which the speed of a job is taken."""
 
 
 def command(
@@ -129,13 +131,17 @@ def _speed(p: dict[str, Any]) -> str:
     from rolemesh_console.statistics import Statistics
     from rolemesh_console.text import clock, duration
 
-    path, stats = Path(p["run_dir"], METRICS_FILE), Statistics()
+    folder, stats = Path(p["run_dir"]), Statistics()
+    with suppress(OSError), open_regular(folder / EVENTS_FILE) as events:
+        _seek_latest(events)
+        for raw in events:
+            with suppress(*UNDECODABLE):
+                if b'"resized"' in raw:  # after it, steps take another time
+                    stats.event(msgspec.json.decode(raw, type=Event))
     try:
-        with open_regular(path) as file:
-            start = max(0, file.seek(0, os.SEEK_END) - LAST_BYTES)
-            file.seek(start)
-            start += len(file.readline()) if start else 0
-        stats.steps(read_metrics(path, start=start))
+        with open_regular(folder / METRICS_FILE) as metrics:
+            start = _seek_latest(metrics)
+        stats.steps(read_metrics(folder / METRICS_FILE, start=start))
     except OSError:
         return ""
     step = stats.seconds_per_step()
@@ -143,3 +149,10 @@ def _speed(p: dict[str, Any]) -> str:
     return (f"  {duration(step)}/step" if step is not None else "") + (
         f"  {clock(left)} left" if left is not None else ""
     )
+
+
+def _seek_latest(file: BinaryIO) -> int:
+    """Go to the first line of the last `LAST_BYTES`; return the byte at which it begins."""
+    start = max(0, file.seek(0, os.SEEK_END) - LAST_BYTES)
+    file.seek(start)
+    return start + (len(file.readline()) if start else 0)

@@ -35,8 +35,6 @@ EVALUATION: Final = ("eval_", "eval/", "evaluation", "val_", "validation")
 """Beginnings of the names of metrics of an evaluation."""
 HEADLINES: Final = 3
 """Maximum number of metrics that the first page shows."""
-RECENT: Final = 32
-"""Lines of metrics from which the speed is taken."""
 NOISE: Final = 2.0
 """Number of standard errors by which two means differ if a metric changes."""
 
@@ -136,10 +134,10 @@ def largest_fall(points: Points) -> Fall | None:
 
 
 def seconds_per_step(lines: Sequence[StepMetrics]) -> float | None:
-    """Return the seconds per step over the latest lines of metrics; None with fewer than two, or without time."""
-    recent = lines[-RECENT:]
-    elapsed = recent[-1].time - recent[0].time if len(recent) > 1 else 0.0
-    steps = sum(max(1, line.steps) for line in recent[1:])
+    """Return the seconds per step over lines of metrics (`RunFacts.paced`); None with fewer than two, or without
+    time."""
+    elapsed = lines[-1].time - lines[0].time if len(lines) > 1 else 0.0
+    steps = sum(max(1, line.steps) for line in lines[1:])
     return elapsed / steps if elapsed > 0 and steps else None
 
 

@@ -56,6 +56,8 @@ LAST_BYTES = 65_536
 """Bytes at the end of a file of metrics that usually have its last line."""
 LATE_S = 1e11
 """Time in seconds since 1970 at or beyond which a line of metrics is damage."""
+RECENT = 32
+"""Lines of metrics from which the speed is taken."""
 LATEST_S = 60.0
 """Minimum number of seconds that questions about the latest part of a run look at: whole steps, if there are any."""
 
@@ -164,6 +166,16 @@ class RunFacts:
                 self._metrics.append(StepMetrics(line.step, line.steps, line.time, *_NOTHING))
         return self._metrics
 
+    def paced(self) -> list[StepMetrics]:
+        """Return the latest lines of metrics, from which the speed follows: those since the last resize, if it has two.
+
+        The first one only marks the begin of the others.
+        """
+        recent = self.metrics()[-RECENT:]
+        resized = next((event.time for event in reversed(self.events()) if event.kind == "resized"), 0.0)
+        since = [line for line in recent if line.time > resized]
+        return since if len(since) > 1 else recent
+
     def metrics_bytes(self) -> int:
         """Return the size of ``metrics.jsonl``; 0 if there is none. It grows with each line."""
         with suppress(OSError):
@@ -206,7 +218,9 @@ class RunFacts:
         if ended and isinstance(lasted, int | float):
             ended = began + lasted  # the job also took what precedes and follows its events
         committed = result.get("committed_steps")
-        step = committed - 1 if isinstance(committed, int) else last_line.step if last_line else -1
+        origin = events[0].data.get("origin_step") if events else None
+        start = origin if isinstance(origin, int) else -1  # a resumed job has done these steps before its first line
+        step = committed - 1 if isinstance(committed, int) else last_line.step if last_line else start
         found = result.get("goodput")
         goodput = found.get("share") if isinstance(found, dict) else found
         return Summary(

@@ -5,7 +5,7 @@ Each line is a `Usage`. When the file is full, the recorder joins every two neig
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
@@ -18,10 +18,14 @@ from rolemesh.runs.jsonl import UNDECODABLE
 from rolemesh_recorder.lines import RECORD_DIR
 from rolemesh_runtime.run_files import names_in, open_in
 
-__all__ = ["GPU", "Usage", "decode_usage", "joined", "node_file", "read_usage", "recorded_nodes"]
+__all__ = ["GPU", "KnownUsage", "Usage", "decode_usage", "joined", "node_file", "read_usage", "recorded_nodes"]
 
 NODES_DIR = "nodes"
 SUFFIX = ".jsonl"
+HEAD_BYTES = 64
+"""Bytes at the begin of a file that have the time and the duration of its first line."""
+MOST_KNOWN = 16
+"""Nodes whose lines `KnownUsage` keeps: those that were asked for last."""
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 """A line with a value beyond this is damage."""
 Number = Annotated[float, msgspec.Meta(ge=0, lt=1e9)]
@@ -95,6 +99,33 @@ def read_usage(run_dir: Path, node: str) -> Iterator[Usage]:
         for raw in file:
             if raw.endswith(b"\n") and (line := decode_usage(raw)) is not None:
                 yield line
+
+
+class KnownUsage:
+    """The lines of nodes of a run. A file that has grown since it was read is read on, and not once more."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._known: dict[str, tuple[bytes, int, list[Usage]]] = {}
+        """By node: the begin of the file, the byte behind its last line, and the lines."""
+
+    def lines(self, node: str) -> Sequence[Usage]:
+        """Return the lines of a node, in the order of time; none if it has no file."""
+        head, end, found = self._known.pop(node, (b"", 0, list[Usage]()))
+        with (
+            suppress(OSError),
+            open_in(self._run_dir, RECORD_DIR, NODES_DIR, node_file(self._run_dir, node).name) as file,
+        ):
+            if (begin := file.read(HEAD_BYTES)) != head:  # the recorder has joined lines
+                head, end, found = begin, 0, []
+            file.seek(end)
+            data = file.read()
+            whole = data[: data.rfind(b"\n") + 1]
+            found += [line for raw in whole.splitlines() if (line := decode_usage(raw)) is not None]
+            self._known[node] = head, end + len(whole), found
+            for old in list(self._known)[:-MOST_KNOWN]:
+                del self._known[old]
+        return found
 
 
 def joined(lines: Iterable[Usage]) -> Iterator[Usage]:

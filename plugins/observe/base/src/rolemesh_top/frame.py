@@ -170,7 +170,7 @@ class FrameSource:
         ranks += [_unrecorded(name, each, restarts.get(name, 0)) for name, each in known.items()]
         step = status["committed_steps"]
         live = not ended and status["state"] not in GONE
-        pace = pace_of(facts.metrics(), summary, time.time() if live else None)
+        pace = pace_of(facts.paced(), summary, time.time() if live else None)
         return Frame(
             str(status["name"]),
             str(summary.state if status["state"] == "unreadable" and summary.ended else status["state"]),

@@ -27,7 +27,7 @@ __all__ = ["DATA"]
 Query = Mapping[str, str]
 MOST_LANES, MOST_COLUMNS, MOST_POINTS, MOST_RUNS, MOST_MARKS = 60, 3000, 1500, 8, 200
 MOST_NODES = 4
-"""Maximum number of nodes whose load lies below the lanes: a full file of a node takes 30 ms to read."""
+"""Maximum number of nodes whose load lies below the lanes."""
 COLUMNS_PER_ARROW = 8
 """Columns of the screen per arrow; with more arrows none is drawn, because nobody could follow them."""
 MOST_BYTES, MOST_SHOWN = 3_000_000, 1_500_000
@@ -82,7 +82,7 @@ def lanes(run: Viewed, runs: Runs, query: Query) -> bytes:
             last = max((piece.end for piece in found[ref]), default=0)
             if (start := max(last, int(began * 1e6))) < min(end, until):
                 found[ref].append(Piece(start, min(end, until), phase))
-    loaded = [*_node_loads(facts, on, since, until, wide), *engines]
+    loaded = [*_node_loads(run, on, since, until, wide), *engines]
     most = max(20, wide // COLUMNS_PER_ARROW)
     arrows = facts.arrows(since, until, most + 1, chosen) if until > since and not rough else []
     answer: dict[str, Any] = {
@@ -111,10 +111,10 @@ def lanes(run: Viewed, runs: Runs, query: Query) -> bytes:
     return msgspec.json.encode(answer)
 
 
-def _node_loads(facts: RunFacts, nodes: Sequence[str], since: int, until: int, most: int) -> Iterator[tuple[str, Load]]:
+def _node_loads(run: Viewed, nodes: Sequence[str], since: int, until: int, most: int) -> Iterator[tuple[str, Load]]:
     """Yield the loads of nodes between two times, each with the node's name."""
     for node in nodes:
-        lines = [line for line in facts.usage(node) if line.t + line.d > since and line.t < until]
+        lines = [line for line in run.usage.lines(node) if line.t + line.d > since and line.t < until]
         yield from ((node, load) for load in loads(fewer(lines, most)))
 
 

@@ -52,7 +52,7 @@ def overview(run: Viewed, query: Any) -> dict[str, Any]:
     return {
         "curves": [_shown(facts, name, lengths) for name in names],
         "others": len(facts.metric_names()) - len(names),
-        "pace": pace_of(facts.metrics(), summary, time.time() if live else None),
+        "pace": pace_of(facts.paced(), summary, time.time() if live else None),
         "beginnings": run.beginnings(), "under_way": run.under_way(),
         "costs": run.costs_soon(), "cost_meaning": COST,
         **run.reading(look),

@@ -107,7 +107,7 @@ def job(run: Viewed) -> dict[str, Any]:
     """Return the row of a run in the list of jobs."""
     with run.lock:
         summary = run.facts.summary()
-        pace = pace_of(run.facts.metrics(), summary, time.time() if run.live() else None)
+        pace = pace_of(run.facts.paced(), summary, time.time() if run.live() else None)
         return {"run": run.name, "state": run.state(), "summary": summary, "pace": pace, "goal": goal_of(run.facts)}
 
 

@@ -29,6 +29,7 @@ from rolemesh_facts.sizes import sizes_at
 from rolemesh_facts.time_use import EdgeUse, Use, edge_uses, overall, reached_step, use_of
 from rolemesh_recorder.lines import RECORD_DIR
 from rolemesh_recorder.reading import latest_lines, latest_rows
+from rolemesh_recorder.usage import KnownUsage
 from rolemesh_runtime.lock import is_held
 from rolemesh_view.ahead_of_record import Beginning, beginnings, phases, should_write
 from rolemesh_view.last_write import QUIET_S, LastWrite
@@ -106,6 +107,7 @@ class Viewed:
         self.facts = RunFacts(path)
         self.run = LivingRun(path)
         self.rows = RowIndex(path)
+        self.usage = KnownUsage(path)
         self.lock = threading.RLock()
         """A lock around `facts`."""
         self.lanes_lock = threading.Lock()
@@ -255,7 +257,7 @@ def _look(facts: RunFacts) -> Look:
     critical = critical_path(flow, lanes, path_since, until, reached) if flow else None
     last = facts.last_metrics()
     states = edge_states(flow, recent, last.staleness if last else {}) if flow else []
-    step_s = seconds_per_step(metrics)
+    step_s = seconds_per_step(facts.paced())
     if flow and step_s is not None:  # in whole steps: a part of one would count as none or as a whole one
         every = {edge.id: flow.ops[edge.dst].every for edge in flow.edges}
         states = [state._replace(values_s=1 / step_s / every[state.edge]) for state in states]

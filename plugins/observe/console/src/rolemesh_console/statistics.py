@@ -118,6 +118,7 @@ class Statistics:
 
     def __post_init__(self) -> None:
         self._recent: deque[StepMetrics] = deque(maxlen=RECENT + 1)
+        self._resized = 0.0
 
     def event(self, event: Event) -> None:
         """Record when ranks came up and when the job began to step."""
@@ -125,6 +126,8 @@ class Statistics:
             self.rank_up[str(event.data.get("role")), int(event.data.get("rank", -1))] = event.time
         elif event.kind == "job_running" and self.running_since is None:
             self.running_since = event.time
+        elif event.kind == "resized":
+            self._resized = event.time
 
     def steps(self, lines: Iterable[StepMetrics]) -> None:
         """Add lines of metrics."""
@@ -211,10 +214,11 @@ class Statistics:
         return shares
 
     def _window(self) -> list[StepMetrics]:
-        """Return the recent lines. The first one only marks the start of the others. The first steps of the job are
-        left out."""
+        """Return the recent lines, of those since the last resize if there are two. The first one only marks the start
+        of the others. The first steps of the job are left out."""
         lines = list(self._recent)
-        return lines if len(lines) > 1 else []
+        since = [line for line in lines if line.time > self._resized]
+        return since if len(since) > 1 else lines if len(lines) > 1 else []
 
 
 def _add(total: RoleTimes, part: RoleTimes) -> None:
