@@ -90,7 +90,7 @@ class RankProgress(OfStart, frozen=True, kw_only=True):
     - `since_s`: seconds that it has been in `phase`.
     - `layout`: the number of the layout that it has taken up.
     - `frozen`: True if a signal has stopped it.
-    - `busy_s`: seconds in operators since its start.
+    - `busy_s`: seconds in operators, and in calls that it answers while it waits, since its start.
     - `worked_s`: processor seconds of a collective role's process in operators.
     - `done`, `total`: the operator's own progress; -1 if it reports none, and a total of 0 if it is unknown.
     - `calls`: number of calls that it has begun to run, in all its lives.
