@@ -87,7 +87,7 @@ class Stranger:
         (info / "entry_points.txt").write_text(f"[rolemesh.{kind}]\n{plugin} = {module}:Plugin\n")
         (site / f"{module}.py").write_text(code)
 
-    def cli(self, *args: str, timeout: float = 60, **env: str) -> subprocess.CompletedProcess[str]:
+    def cli(self, *args: str, timeout: float = 120, **env: str) -> subprocess.CompletedProcess[str]:
         path = os.pathsep.join(filter(None, (str(self.folder / "site"), os.environ.get("PYTHONPATH"))))
         return subprocess.run(
             [sys.executable, "-m", "rolemesh.cli", *args],
@@ -99,7 +99,7 @@ class Stranger:
             env=os.environ | {"PYTHONPATH": path} | env,
         )
 
-    def run(self, *args: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    def run(self, *args: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         return self.cli("run", "job.yaml", "--backend", "local", *args, timeout=timeout)
 
     def result(self) -> dict[str, Any]:
