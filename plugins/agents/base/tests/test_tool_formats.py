@@ -193,8 +193,21 @@ def test_a_turn_that_quotes_the_marks_of_a_call_as_plain_text_calls_nothing():
 
 
 @pytest.mark.parametrize("name", ["qwen3", "smollm2"])
-def test_reasoning_that_does_not_end_has_no_calls(name):
-    turn = tokenizer_of(name).encode(f"<think>I could {WRITTEN['hermes']}", add_special_tokens=False)
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        ("<think>I could CALL", 1),
+        ("<think>I could CALL\n", 1),
+        ("<think>I could CALL or not", 0),
+        ("<think>I could CALL</think>", 0),
+        ("<think>I could CALL or not</think>So.", 0),
+        ("<think>I could CALL or not</think>CALL", 1),
+    ],
+)
+def test_a_call_in_reasoning_is_one_only_at_the_end_of_the_turn(name, text, calls):
+    said = text.replace("CALL", WRITTEN["hermes"])
 
-    parsed = template_of(name).parse(turn, TOOLS)
-    assert (parsed.calls, parsed.content) == ((), f"<think>I could {WRITTEN['hermes']}")
+    parsed = template_of(name).parse(tokenizer_of(name).encode(said, add_special_tokens=False), TOOLS)
+    assert len(parsed.calls) == calls
+    assert parsed.content == (said if not calls else said[: said.rindex(WRITTEN["hermes"])])
+    assert parsed.text == said

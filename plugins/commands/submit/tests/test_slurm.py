@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 EXAMPLE = Path(__file__).resolve().parents[4] / "examples/hello"
@@ -36,7 +38,7 @@ SLOW_JOB = f"""
 name: slow
 flow: flow.py:hello
 steps: {STEPS}
-failover: [process, node, job]
+failover: [{{use: process}}, {{use: node}}, {{use: job}}]
 engine: {{options: {{snapshots: {{persist_every: 5}}}}}}
 roles:
   source: {{use: function, options: {{target: slow.py:numbers}}}}
@@ -183,9 +185,15 @@ def runs_until_step(run: Path, step: int) -> None:
     wait_for(snapshots, rf"step-(?:{'|'.join(str(each) for each in range(step, step + 200))})/")
 
 
-def nothing_is_left(job: str) -> None:
+def nothing_is_left(job: str, seconds: float = 180.0) -> None:
     """Wait until no process has the job's folder of Ray on its command line, and the folder is gone."""
-    wait_for(["sh", "-c", f"pgrep -f [r]ay-{job}[.] | wc -l; ls -d /tmp/ray-{job}.* 2>/dev/null | wc -l"], r"^0\n0")
+    end, folder = time.monotonic() + seconds, f"/tmp/ray-{job}."
+    while left := [
+        *glob.glob(f"{folder}*"),
+        *(each.info for each in psutil.process_iter(["cmdline"]) if folder in " ".join(each.info["cmdline"] or ())),
+    ]:
+        assert time.monotonic() < end, left
+        time.sleep(0.2)
 
 
 @pytest.mark.parametrize("nodes", [1, 2])

@@ -92,8 +92,12 @@ class Episode(ABC):
     may still change files. So may an episode with a sandbox: the model's code is in the sandbox."""
 
     sandbox: Sandbox | None = None
-    """An open sandbox for this episode, if the role `environment` has the option `sandbox`; its folder is empty at
-    `reset`. rolemesh closes it."""
+    """An open sandbox for this episode, if the role `environment` has the option `sandbox`; at `reset` its folder is
+    empty, or as in the container's image. rolemesh closes it."""
+
+    def image(self, task: Task) -> str:
+        """Return the container image of the task's sandbox; "": the one of the sandbox's options."""
+        return ""
 
     @abstractmethod
     def reset(self, task: Task, seed: int) -> Start:

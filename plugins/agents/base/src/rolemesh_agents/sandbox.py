@@ -54,6 +54,11 @@ class Sandbox(Plugin, ABC):
     allows `close` meanwhile, in another thread.
     """
 
+    def use_image(self, image: str) -> None:
+        """Let commands see the files of this container image from `open` on, instead of the sandbox's own one."""
+        what = f"a task needs the image {image}, and the sandbox {type(self).__name__} has no images"
+        raise AgentError(what, remedy="choose the sandbox container")
+
     @abstractmethod
     def open(self, folder: Path, limits: Limits) -> None:
         """Prepare the sandbox. `folder` exists and is empty; rolemesh removes it after `close`.

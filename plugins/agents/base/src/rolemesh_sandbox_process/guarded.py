@@ -44,6 +44,7 @@ class Isolation:
     - `kind`: "namespaces", "none", or "prefix": below the program and arguments in `prefix`, which must run the rest of
       its command line as a child or in its own place, and pass on descriptor 9.
     - `inside`: path of the folder as commands see it.
+    - `root`: for "namespaces": the folder whose files commands see instead of the machine's.
     - `private`: whether commands have a /tmp of their own there. Otherwise they get a folder for temporary files.
     - `own_users`: whether the kernel counts the processes of commands alone, because of a namespace of users.
     - `user`: number of the user that commands run as; 0: that of this process.
@@ -55,6 +56,7 @@ class Isolation:
     inside: str
     private: bool
     prefix: Sequence[str] = ()
+    root: str = ""
     own_users: bool = False
     user: int = 0
     unenforced: Sequence[str] = field(default_factory=tuple)
@@ -93,11 +95,11 @@ class GuardedSandbox(Sandbox):
 
     def refusal(self, folder: Path, limits: Limits, isolation: Isolation) -> str:
         """Return why a command cannot start in this way here, or an empty text. Each process tries it once."""
-        key = (os.getpid(), type(self), isolation.kind, limits.network, self.options.model_dump_json())
+        key = (os.getpid(), type(self), isolation.kind, isolation.root, limits.network, self.options.model_dump_json())
         if key not in _TRIED:
             guard = GuardProcess(self.setup(folder, limits, isolation))
             try:
-                found = guard.ask({"run": [self.python, "-I", "-S", "-c", ""], "stdin": "", "seconds": 30.0})
+                found = guard.ask({"run": self.trial, "stdin": "", "seconds": 30.0})
             finally:
                 guard.close()
             told = f"{found['output'].strip()} (exit status {found['code']})"
@@ -112,6 +114,7 @@ class GuardedSandbox(Sandbox):
             "package": PACKAGE,
             "isolation": isolation.kind,
             "prefix": list(isolation.prefix),
+            "root": isolation.root,
             "user": isolation.user,
             "alone": isolation.own_users or isolation.user != 0,
             "folder": str(folder.resolve()),
@@ -129,6 +132,11 @@ class GuardedSandbox(Sandbox):
     def python(self) -> str:
         """Path of the interpreter."""
         return self.options.python or sys.executable
+
+    @property
+    def trial(self) -> list[str]:
+        """A command that every sandbox of this class can run."""
+        return [self.python, "-I", "-S", "-c", ""]
 
     def visible(self, limits: Limits) -> list[str]:
         """Return the paths of Python and of this package, which commands need wherever they are. With a network, the

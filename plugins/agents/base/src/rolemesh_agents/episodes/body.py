@@ -65,7 +65,7 @@ class EpisodeBody:
     async def begin(self, task: Task, seed: int, limit: float) -> dict[str, Any]:
         """Reset the episode."""
         began = time.monotonic()
-        await self._open(limit)
+        await self._open(task, limit)
         start = await self._runner.run(limit, self._episode.reset, task, seed)
         hears = {"hears": True} if type(self._episode).hear is not Episode.hear else {}
         return as_start(start) | hears | await self._about(began, limit)
@@ -97,11 +97,11 @@ class EpisodeBody:
         Raises `AgentError` if a repeated action has another answer than before. An action that was late may have any.
         """
         if state is None:
-            await self._open(limit)
+            await self._open(task, limit)
             as_start(await self._runner.run(limit, self._episode.reset, task, seed))
         else:
             own, folder = msgspec.msgpack.decode(state, type=tuple[bytes, bytes | None])
-            await self._open(limit, folder)
+            await self._open(task, limit, folder)
             await self._runner.run(limit, self._episode.restore, own)
         for at, action in enumerate(actions):
             try:
@@ -132,10 +132,12 @@ class EpisodeBody:
             with contextlib.suppress(Exception):
                 self._place.sandbox.close()
 
-    async def _open(self, limit: float, state: bytes | None = None) -> None:
+    async def _open(self, task: Task, limit: float, state: bytes | None = None) -> None:
         if self._place is None or self.folder is None:
             return
         sandbox = self._place.sandbox
+        if image := self._episode.image(task):
+            sandbox.use_image(image)
         await self._runner.run(limit, sandbox.open, self.folder, self._place.limits)
         if state is not None:
             await self._runner.run(limit, sandbox.restore, state)

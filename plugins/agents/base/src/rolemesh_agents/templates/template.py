@@ -15,7 +15,7 @@ from rolemesh_agents.actions import Message, Tool, ToolCall
 from rolemesh_agents.conversations.tokens import ParsedTurn
 from rolemesh_agents.errors import AgentError
 from rolemesh_agents.templates.abilities import adapted, assistant, find_abilities
-from rolemesh_agents.templates.formats import Format, find_format, format_of
+from rolemesh_agents.templates.formats import Format, Schemas, find_format, format_of
 from rolemesh_agents.templates.guard import HERE, Guard
 from rolemesh_agents.templates.rendering import Renderer, TemplateRefusedError
 from rolemesh_agents.templates.vocabulary import Vocabulary
@@ -154,13 +154,16 @@ class Template:
         guard = Guard(self._vocabulary)
         runs, found = self._vocabulary.cut(numbers, stop, after)
         text = "".join(run if control else guard.hide(run) for run, control in runs)
+        schemas = {tool.name: tool.parameters for tool in tools}
         reasoning, rest = self._reasoning(text)
+        if tools and reasoning and self.form.reasoning[1] not in text:
+            reasoning, rest = self._ended(reasoning, schemas)
         before = "" if self._apart else text[: len(text) - len(rest)]
         said = self.form.plain(rest)
         whole = self._vocabulary.unseen.sub("", before + said.content)
         parsed = msgspec.structs.replace(said, content=whole)
         if tools:
-            parsed = self.form.parse(rest, {tool.name: tool.parameters for tool in tools})
+            parsed = self.form.parse(rest, schemas)
             content = self._vocabulary.unseen.sub("", before + parsed.content)
             parsed = msgspec.structs.replace(parsed, content="" if parsed.calls and content.isspace() else content)
         apart = reasoning if self._apart else ""
@@ -186,6 +189,13 @@ class Template:
         inside = begun.removeprefix(opening if begun.startswith(opening) else opening.strip())
         found, _, rest = inside.partition(closing)
         return found, rest
+
+    def _ended(self, reasoning: str, schemas: Schemas) -> tuple[str, str]:
+        """Return reasoning without an end, and the calls at the end of the turn: they end it, as with vLLM."""
+        parsed = self.form.parse(reasoning, schemas)
+        if not parsed.calls or parsed.unparsed or not reasoning.startswith(parsed.content):
+            return reasoning, ""
+        return parsed.content, reasoning[len(parsed.content) :]
 
     def _guarded(self, guard: Guard, messages: Sequence[Message]) -> list[Message]:
         """Hide imitations in all messages that others than the job write. The reasoning of earlier turns is a key of

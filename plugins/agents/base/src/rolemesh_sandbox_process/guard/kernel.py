@@ -12,8 +12,10 @@ __all__ = [
     "drop_capabilities",
     "mount",
     "no_new_privileges",
+    "pivot",
     "read_only",
     "subreaper",
+    "unmount",
     "unshare",
     "untraceable",
 ]
@@ -29,6 +31,9 @@ CLONE: Final = {
 """Flags of unshare(2), by the namespace that they make."""
 _PDEATHSIG, _DUMPABLE, _CAPBSET_DROP, _SUBREAPER, _NO_NEW_PRIVS, _AMBIENT, _AMBIENT_CLEAR = 1, 4, 24, 36, 38, 47, 4
 _MOUNT_SETATTR, _AT_RECURSIVE, _RDONLY, _AT_FDCWD = 442, 0x8000, 1, -100
+_DETACH = 2
+_PIVOT_ROOT = {"x86_64": 155}
+"""Numbers of pivot_root(2); on newer architectures it is 41."""
 _CAPABILITIES = 64
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -51,6 +56,19 @@ def mount(source: str, target: str, kind: str, flags: int = 0, data: str = "") -
     """Call mount(2)."""
     texts = [os.fsencode(each) for each in (source, target, kind)]
     _check(_libc.mount(*texts, ctypes.c_ulong(flags), os.fsencode(data)), f"mount {kind or 'bind'} on {target}")
+
+
+def pivot() -> None:
+    """Make the working directory, a mount, the root of this process. The old root is then below it at the same place;
+    the working directory is in the old one until `unmount` of ``"."``.
+    """
+    number = ctypes.c_long(_PIVOT_ROOT.get(os.uname().machine, 41))
+    _check(_libc.syscall(number, b".", b"."), "pivot_root")
+
+
+def unmount(path: str) -> None:
+    """Take a mount and those below it out of this namespace."""
+    _check(_libc.umount2(os.fsencode(path), _DETACH), f"umount {path}")
 
 
 def read_only(path: str, *, on: bool = True, recursive: bool = False) -> None:

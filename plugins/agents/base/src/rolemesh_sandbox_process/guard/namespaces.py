@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from rolemesh_sandbox_process.guard.kernel import CLONE, mount, read_only, unshare
+from rolemesh_sandbox_process.guard.kernel import CLONE, mount, pivot, read_only, unmount, unshare
 
 __all__ = ["INSIDE", "enter", "loopback", "prepare"]
 
@@ -39,29 +39,57 @@ def enter(network: bool) -> None:
         _write(f"/proc/self/{file}", text)
 
 
-def prepare(folder: str, keep: Sequence[str], limits: Mapping[str, Any]) -> None:
-    """Build the view: only `folder`, which becomes `INSIDE`, and /tmp and /dev/shm are writable. `keep` stays visible,
-    even below a hidden folder. /tmp and /dev/shm are in memory, and end with the namespaces.
+def prepare(setup: Mapping[str, Any]) -> None:
+    """Build the view: only the folder, which is at `inside` there, and /tmp and /dev/shm are writable. Paths in `keep`
+    stay visible, even below a hidden folder. /tmp and /dev/shm are in memory, and end with the namespaces.
+
+    With a `root`, commands see that folder's files instead of the machine's.
     """
+    limits, inside, root = setup["limits"], setup["inside"], setup["root"]
     size = f"size={int(limits['disk_mb'] * 1e6)}"
-    own, kept = os.open(folder, _PATH), {path: os.open(path, _PATH) for path in keep if _below(path, _HIDDEN)}
+    own = os.open(setup["folder"], _PATH)
+    kept = {path: os.open(path, _PATH) for path in setup["keep"] if root or _below(path, _HIDDEN)}
     devices = {f"/dev/{name}": os.open(f"/dev/{name}", _PATH) for name in _DEVICES}
     mount("none", "/", "", _RECURSIVE | _PRIVATE)
+    if root:
+        _enter_root(root, size)
     for path in _HIDDEN:
         mount("tmpfs", path, "tmpfs", _NOSUID | _NODEV, f"{size},mode={_MODES.get(path, '1777')}")
-    for path, opened in {**devices, **kept, INSIDE: own}.items():
+    for path, opened in {**devices, **kept, inside: own}.items():
         _bind(opened, path)
     for name, target in _LINKS.items():
         os.symlink(f"/proc/self/{target}", f"/dev/{name}")
     os.mkdir("/dev/shm")
     mount("tmpfs", "/dev/shm", "tmpfs", _NOSUID | _NODEV, f"{size},mode=1777")
-    mount("proc", "/proc", "proc", _NOSUID | _NODEV)
+    if root:
+        unmount(".")
+        os.chdir("/")
+    else:
+        mount("proc", "/proc", "proc", _NOSUID | _NODEV)
     _restrict(limits)
     read_only("/", recursive=True)
-    for path in ("/tmp", "/dev/shm", INSIDE):
+    for path in ("/tmp", "/dev/shm", inside):
         read_only(path, on=False)
     if not limits["network"]:
         loopback()
+
+
+def _enter_root(root: str, size: str) -> None:
+    """Make a view of the folder `root` the root of this process. The old root is still the working directory.
+
+    The view is an overlay in memory, since the folder may lack the places for other mounts.
+    """
+    lower = os.open(root, _PATH)
+    mount("tmpfs", "/tmp", "tmpfs", _NOSUID | _NODEV, size)
+    for name in ("changes", "work", "root"):
+        os.mkdir(f"/tmp/{name}")
+    layers = f"lowerdir=/proc/self/fd/{lower},upperdir=/tmp/changes,workdir=/tmp/work,userxattr"
+    mount("overlay", "/tmp/root", "overlay", _NOSUID | _NODEV, layers)
+    for path in ("/proc", *_HIDDEN):
+        os.makedirs(f"/tmp/root{path}", exist_ok=True)
+    mount("proc", "/tmp/root/proc", "proc", _NOSUID | _NODEV)
+    os.chdir("/tmp/root")
+    pivot()
 
 
 def _restrict(limits: Mapping[str, Any]) -> None:

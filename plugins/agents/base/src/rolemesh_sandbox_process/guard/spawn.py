@@ -41,8 +41,9 @@ class Started(NamedTuple):
 def start(setup: Mapping[str, Any], command: Sequence[str], files: Mapping[int, int]) -> Started:
     """Start `command`. `files` maps its descriptors to those of this process.
 
-    `setup` has: `isolation` (namespaces, prefix, none), `prefix`, `folder`, `inside` (the path of the folder for the
-    command), `keep`, `limits`, `env`, `package`, `port` (of the listening socket that the guard gets; 0: none).
+    `setup` has: `isolation` (namespaces, prefix, none), `prefix`, `root` (of the command's files; "": the machine's),
+    `folder`, `inside` (the path of the folder for the command), `keep`, `limits`, `env`, `package`, `port` (of the
+    listening socket that the guard gets; 0: none).
     """
     reading, writing = (each.detach() for each in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
     guard = os.getpid()
@@ -88,7 +89,7 @@ def _begin(setup: Mapping[str, Any], command: Sequence[str]) -> NoReturn:
         os.waitpid(first, 0)
         os._exit(0)
     die_with(0)  # a parent outside of the namespace has no number
-    prepare(setup["folder"], setup["keep"], setup["limits"])
+    prepare(setup)
     _supervise(setup, command)
 
 

@@ -1,0 +1,134 @@
+"""The files of container images, unpacked once per machine and user by podman or docker."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rolemesh_agents import AgentError
+from rolemesh_sandbox_process.guard.emptying import empty
+
+__all__ = ["Image", "find_image", "inside_of"]
+
+ENGINES = ("podman", "docker")
+
+
+class Image(NamedTuple):
+    """An unpacked image.
+
+    - `root`: the folder with its files.
+    - `env`: its environment variables.
+    - `folder`: its working directory; "" if it has none.
+    """
+
+    root: Path
+    env: Mapping[str, str]
+    folder: str
+
+
+def find_image(name: str, engine: str, cache: Path) -> Image:
+    """Return an image. `name` is a name that `engine` knows or can pull, or the absolute path of a root file system.
+
+    Each image is unpacked once, into ``cache/ID``. Raises `AgentError` if that fails.
+    """
+    if os.path.isabs(name):
+        if not os.path.isdir(name):
+            raise AgentError(
+                "there is no such root file system", where=name, remedy="give a folder, or an image's name"
+            )
+        return Image(Path(name), {}, "")
+    program = _engine(engine)
+    about = _inspect(program, name)
+    if about is None:
+        _ask(program, "pull", "--quiet", name)
+        about = _inspect(program, name)
+    if about is None:
+        raise AgentError(f"{program} does not find the image {name}", remedy=f"{program} pull {name}")
+    number, settings = about["Id"].removeprefix("sha256:"), about.get("Config") or {}
+    root = cache / number
+    if not root.is_dir():
+        with _locked(cache, number):
+            if not root.is_dir():
+                _unpack(program, name, number, root)
+    env = dict(each.partition("=")[::2] for each in settings.get("Env") or ())
+    return Image(root, env, settings.get("WorkingDir") or "")
+
+
+def inside_of(root: Path, path: str) -> Path | None:
+    """Return where a folder of the image is on this machine; None if the image has no such folder.
+
+    Raises `AgentError` if a part of the path is a symbolic link: it would be followed on this machine.
+    """
+    found = root
+    for part in Path(path).parts[1:]:
+        found /= part
+        if found.is_symlink():
+            raise AgentError(
+                f"{path} leads over a symbolic link in the image", where=str(found), remedy="name its target"
+            )
+    return found if found.is_dir() else None
+
+
+def _engine(wanted: str) -> str:
+    for each in (wanted,) if wanted else ENGINES:
+        if program := shutil.which(each):
+            return program
+    what = f"neither {' nor '.join(ENGINES)} is on the path" if not wanted else f"{wanted} is not on the path"
+    raise AgentError(what, remedy="apt install podman, dnf install podman, or the like; or give image a folder's path")
+
+
+def _inspect(program: str, name: str) -> dict[str, Any] | None:
+    done = subprocess.run([program, "image", "inspect", name], capture_output=True, text=True, check=False)
+    found: list[dict[str, Any]] = json.loads(done.stdout) if done.returncode == 0 else []
+    return found[0] if found else None
+
+
+def _ask(program: str, *arguments: str) -> None:
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        what = f"{Path(program).name} {' '.join(arguments)} failed: {done.stderr.strip().splitlines()[-1:] or ['']}"
+        raise AgentError(what, remedy="try the command by hand")
+
+
+@contextmanager
+def _locked(cache: Path, number: str) -> Iterator[None]:
+    """Only one process of this machine unpacks an image. A killed one leaves the lock free."""
+    cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with open(cache / f"{number}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    (cache / f"{number}.lock").unlink(missing_ok=True)
+
+
+def _unpack(program: str, name: str, number: str, root: Path) -> None:
+    """Unpack the files of an image, as files of this user. Rests of a process that was killed meanwhile go first."""
+    part, container = root.with_suffix(".part"), f"rolemesh-unpack-{number[:12]}"
+    if part.exists():
+        _remove(part)
+    part.mkdir(mode=0o700)
+    remove = [program, "rm", "--force", container]
+    subprocess.run(remove, capture_output=True, check=False)
+    _ask(program, "create", "--name", container, name, "/bin/true")
+    try:
+        with subprocess.Popen([program, "export", container], stdout=subprocess.PIPE) as export:
+            tar = ["tar", "--extract", "--no-same-owner", "--exclude=dev/*", f"--directory={part}"]
+            done = subprocess.run(tar, stdin=export.stdout, capture_output=True, text=True, check=False)
+        if done.returncode or export.returncode:
+            _remove(part)
+            what = f"the image {name} cannot be unpacked: {done.stderr.strip()[-300:] or 'the export failed'}"
+            raise AgentError(what, where=str(part), remedy="make room there, or set XDG_CACHE_HOME to another place")
+    finally:
+        subprocess.run(remove, capture_output=True, check=False)
+    part.rename(root)
+
+
+def _remove(folder: Path) -> None:
+    empty(str(folder))
+    folder.rmdir()

@@ -1,0 +1,102 @@
+"""The sandbox `container`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import BaseModel, Field
+
+from rolemesh_agents import AgentError, Limits
+from rolemesh_sandbox_container.images import Image, find_image, inside_of
+from rolemesh_sandbox_process import INSIDE, GuardedOptions, GuardedSandbox, Isolation
+from rolemesh_sandbox_process.guard.watch import folder_size
+from rolemesh_sandbox_process.guarded import HELP
+
+__all__ = ["ContainerOptions", "ContainerSandbox"]
+
+
+class ContainerOptions(GuardedOptions, extra="forbid"):
+    """Options of the sandbox `container`."""
+
+    image: str = Field(
+        description="the image of tasks that name none: a name for podman or docker, or the path of a root file system"
+    )
+    engine: str = Field("", description="podman or docker: a name on the path, or a path; empty: the first one found")
+    folder: str = Field(
+        "",
+        description="path of the sandbox's folder inside, which begins with what the image has there; empty: the "
+        "image's working directory",
+    )
+    python: str = Field("python3", description="the image's interpreter, of `cell`")
+
+
+class ContainerSandbox(GuardedSandbox):
+    """Runs commands in namespaces of the kernel, with the files of a container image. They see no files of the machine.
+
+    The image's files are read-only, except those in the sandbox's folder. No daemon takes part: podman or docker only
+    fetches and unpacks the image, once per machine. Commands run as the job's user, whatever the image says.
+    """
+
+    Options: ClassVar[type[BaseModel]] = ContainerOptions
+    options: ContainerOptions
+    _image: Image | None = None
+    _name: str = ""
+
+    def use_image(self, image: str) -> None:
+        """See `Sandbox`."""
+        self._name = image
+
+    def open(self, folder: Path, limits: Limits) -> None:
+        """See `Sandbox`. The folder begins with what the image has at its place."""
+        self._image = find_image(self._name or self.options.image, self.options.engine, _cache())
+        content, limit = inside_of(self._image.root, self.inside), int(limits.disk_mb * 1e6)
+        if content is not None and (size := folder_size(str(content), limit)) > limit:
+            what = f"the image has more than {limits.disk_mb} MB in {self.inside}, at least {size / 1e6:.0f}"
+            raise AgentError(what, remedy="raise disk_mb in the limits of the sandbox")
+        super().open(folder, limits)
+        if content is not None:
+            shutil.copytree(content, folder, symlinks=True, dirs_exist_ok=True)
+
+    @property
+    def inside(self) -> str:
+        """Path of the folder as commands see it."""
+        found = self.options.folder or (self._image.folder if self._image else "")
+        return INSIDE if found in ("", "/") else os.path.normpath(found)
+
+    def isolation(self, folder: Path, limits: Limits) -> Isolation:
+        """Return namespaces with the root of the image. Raises `AgentError` if the kernel refuses them."""
+        assert self._image is not None
+        found = Isolation("namespaces", self.inside, private=True, root=str(self._image.root), own_users=True)
+        if refusal := self.refusal(folder, limits, found):
+            raise AgentError(f"commands cannot start with the files of the image: {refusal}", remedy=HELP)
+        return found
+
+    def visible(self, limits: Limits) -> list[str]:
+        """Return what a client may read of the machine, and with a network the file with the name servers."""
+        return sorted({*self._shown, *(["/etc/resolv.conf"] if limits.network else ())})
+
+    def environment(self, home: str, temporary: str) -> Mapping[str, str]:
+        """Return the standard variables, those of the image, and those of the options."""
+        fixed = {**super().environment(home, temporary), "PATH": _PATH}
+        return fixed | (dict(self._image.env) if self._image else {}) | {"HOME": home} | self.options.env
+
+    @property
+    def python(self) -> str:
+        """The image's interpreter."""
+        return self.options.python
+
+    @property
+    def trial(self) -> list[str]:
+        """See `GuardedSandbox`."""
+        return [self.options.shell, "-c", ""]
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rolemesh" / "images"
+
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
