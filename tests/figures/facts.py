@@ -334,9 +334,8 @@ class Facts:
         """Return the share of each operator in the critical path, by a walk from call to call.
 
         Before a call the path goes to what ended last before it: the rank's own call; a call that made one of its
-        values; or one of a consumer, which made room. The path stays with a rank while that starts again. Waits are
-        looked at nowhere. None for a flow with
-        services, whose calls have no operators.
+        values; or one of a consumer, if the rank waited for room. The path stays with a rank while that starts again.
+        None for a flow with services, whose calls have no operators.
         """
         if self.flow.get("callers"):
             return None
@@ -374,12 +373,14 @@ class Facts:
         if own is not None and (starts := [at for at in self.starts_of(rank) if own.end < at <= call.t]):
             call = call._replace(t=starts[0], step=own.step + 1)  # the one that the process before did not come to
         found = [(own.end, rank, own)] if own is not None else []
+        waits = [each for each in self.spans(rank) if each.phase in ("blocked", "idle") and each.t < call.t]
+        room = own is not None and any(each.end > own.end for each in waits)
         for edge in self.flow["edges"]:
             made, taken = edge["src"], edge["dst"]
             if call.op == taken and edge["lag"].isdigit():
                 step = call.step - int(edge["lag"])
                 found += self._ended(calls, made, call.t, lambda each, step=step: each.step == step)
-            if call.op == made and self.role_of[made] != self.role_of[taken]:
+            if call.op == made and self.role_of[made] != self.role_of[taken] and room:
                 found += self._ended(calls, taken, call.t, lambda each: each.step < call.step)
         if not found:
             return None
