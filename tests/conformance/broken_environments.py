@@ -164,6 +164,20 @@ class _Shared:
         return Observation(str(self.sums["sum"]))
 
 
+class _Caching:
+    """Judges an answer once, whatever its task is."""
+
+    rewards: dict[str, Reward] = {}
+    said = ""
+
+    def reply(self, content: str) -> Any:
+        self.said = content
+        return super().reply(content)  # type: ignore[misc]
+
+    def reward(self) -> Reward:
+        return self.rewards.setdefault(self.said, super().reward())  # type: ignore[misc]
+
+
 class _Strict:
     """Raises what the model does wrong."""
 
@@ -281,6 +295,7 @@ BROKEN: dict[type[Environment], set[str]] = {
     of(_Once, "Once"): {TWICE},
     of(_Unfinished, "Unfinished"): {"test_its_reward_is_finite_wherever_the_episode_ends"},
     of(_Shared, "Shared"): {"test_episodes_at_the_same_time_are_independent"},
+    of(_Caching, "Caching"): {SAME},
     of(_Strict, "Strict"): {"test_mistakes_of_the_model_are_answers"},
     of(_Hasty, "Hasty"): {"test_an_episode_closes_at_any_time"},
     of(_Piling, "Piling"): {CLOSED},

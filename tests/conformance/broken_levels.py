@@ -266,6 +266,32 @@ class Unsorted(Tampered):
         return replaced(plan, reason=next(iter({f"reason {n}" for n in range(64)})))
 
 
+class Nightly(Tampered):
+    """Waits for the morning at night. The master's clock is another one after its restart."""
+
+    def spoilt(self, plan: RecoveryPlan, failure: Failure, view: JobView) -> Any:
+        return replaced(plan, wait_s=600.0 if time.localtime().tm_hour % 2 else 0.0)
+
+
+class Counts(Tampered):
+    """Has a budget of its own, for all that its process recovers. A restarted master begins to count again."""
+
+    spent: ClassVar[dict[Any, int]] = {}
+
+    def spoilt(self, plan: RecoveryPlan, failure: Failure, view: JobView) -> Any:
+        self.spent[failure.ref] = self.spent.get(failure.ref, 0) + 1
+        return plan if self.spent[failure.ref] <= 1 else None
+
+
+class Scribbles(Tampered):
+    """Doubles what the ranks have, in the view that the next level gets."""
+
+    def spoilt(self, plan: RecoveryPlan, failure: Failure, view: JobView) -> Any:
+        for amounts in view.resources.values():
+            amounts["memory_gb"] *= 2  # type: ignore[index]
+        return plan
+
+
 BROKEN: dict[type[FailoverLevel], set[str]] = {
     Unmarked: {"test_it_has_the_hook_that_recovers"},
     Unlimited: {"test_its_options_are_a_budget", "test_its_budget_is_the_one_of_the_job_file"},
@@ -303,5 +329,8 @@ BROKEN: dict[type[FailoverLevel], set[str]] = {
     },
     Remembers: {"test_it_keeps_nothing_from_failure_to_failure"},
     Unsorted: {"test_another_process_has_the_same_answer"},
+    Nightly: {"test_the_same_failure_has_the_same_answer"},
+    Counts: {"test_another_process_has_the_same_answer"},
+    Scribbles: {"test_its_arguments_stay_as_they_are"},
     Slow: {"test_it_answers_in_time_for_ten_thousand_ranks"},
 }

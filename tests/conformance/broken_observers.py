@@ -265,6 +265,29 @@ FULL = "test_a_full_disk_does_not_end_the_process"
 ELSEWHERE = {"test_it_writes_in_the_runs_folder_only", "test_it_leaves_nothing_running", *FOLDERS, FULL}
 """Tests that start a process."""
 
+
+class BeginsAgain(Sound):
+    """Opens its file for writing when a master starts, so the lines of the master before are gone."""
+
+    @hookimpl
+    def job_started(self, run: RunInfo) -> None:
+        super().job_started(run)
+        Path(run.run_dir, "steps.txt").write_text("")
+
+
+class FilePerMetric(Sound):
+    """Names a file after each metric, whatever its name."""
+
+    @hookimpl
+    def steps_finished(self, metrics: tuple[StepMetrics, ...]) -> None:
+        for line in metrics if self.run is not None else ():
+            for name, value in line.values.items():
+                path = Path(self.run.run_dir, f"{name[:99]}.txt")  # type: ignore[union-attr]
+                if path.parent.exists():
+                    with path.open("a") as file:
+                        file.write(f"{value}\n")
+
+
 BROKEN: dict[type[Observer], set[str]] = {
     Unmarked: {"test_it_has_hooks_of_an_observer"},
     Beside: {"test_it_is_on_one_side"},
@@ -280,6 +303,8 @@ BROKEN: dict[type[Observer], set[str]] = {
     ThreadPerStatus: {"test_a_status_is_taken_many_times"},
     FilePerStatus: {"test_a_status_is_taken_many_times"},
     Scribbles: {"test_its_arguments_stay_as_they_are"},
+    BeginsAgain: {RESTART},
+    FilePerMetric: {ANY_METRICS},
     WritesHere: {"test_it_writes_in_the_runs_folder_only"},
     LeavesAThread: {"test_it_leaves_nothing_running"},
     LeavesAProcess: {"test_it_leaves_nothing_running"},

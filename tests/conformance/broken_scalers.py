@@ -129,6 +129,14 @@ class Thorough(Sound):
 ALIKE = "test_the_same_load_has_the_same_answer"
 SIZES = "test_it_wants_sizes_that_a_role_can_have"
 
+
+class Nightly(Sound):
+    """Gives ranks back at night, by the clock of the master's node."""
+
+    def decide(self, load: Load) -> Wanted | None:
+        return super().decide(load) if time.localtime().tm_hour % 2 else None
+
+
 BROKEN: dict[type[Scaler], set[str]] = {
     WithoutPeriod: {"test_its_options_are_a_scalers"},
     Divides: {"test_it_answers_every_load"},
@@ -139,6 +147,7 @@ BROKEN: dict[type[Scaler], set[str]] = {
     Silent: {"test_its_answers_have_a_reason"},
     Remembering: {ALIKE},
     Punctual: {ALIKE},
+    Nightly: {ALIKE},
     Hashing: {"test_another_process_has_the_same_answer"},
     Scribbling: {"test_it_does_not_write_to_the_load"},
     Thorough: {"test_it_answers_in_time_for_sixty_roles"},

@@ -236,7 +236,7 @@ class Prefixed(Sound):
 
 
 class Remembering(Sound):
-    """Remembers the root that it has written, whoever has written since."""
+    """Remembers the root that it has written, also after another writer has changed it."""
 
     last: str | None = None
 

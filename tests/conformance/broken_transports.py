@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import zmq
 
 from rolemesh_dataplane.shm_transport import ShmTransport
@@ -70,6 +71,17 @@ class Truncating(Delegating):
 
     def send_payload(self, payload: Payload, stamp: Stamp) -> None:
         self.sender.send_payload(payload, stamp) if payload.nbytes < 1 << 20 else None
+
+
+class Rounding(Delegating):
+    """Sends the 16 bits of a float32 that count most, to halve the traffic."""
+
+    def send_payload(self, payload: Payload, stamp: Stamp) -> None:
+        head, *buffers = payload.frames(stamp)  # type: ignore[attr-defined]
+        for at, dtype in enumerate(payload.dtypes()):
+            if dtype == "float32":
+                buffers[at] = (np.frombuffer(buffers[at], np.uint32) & 0xFFFF0000).tobytes()
+        self.sender._socket.send_multipart([head, *buffers])  # type: ignore[attr-defined]
 
 
 class FewBuffers(Delegating):

@@ -304,6 +304,82 @@ class Warming(Counter):
             self.total = self.total + self.momentum
 
 
+class Tenth(Counter):
+    """Does something else in each tenth step."""
+
+    @operator(rows=Split())
+    def add(self, rows: Batch) -> None:
+        """Add the numbers."""
+        super().add(rows)
+        if self.ctx.step % 10 == 9:
+            self.tenth(rows)
+
+    def tenth(self, rows: Batch) -> None:
+        pass
+
+
+class ScribblingLate(Tenth):
+    """Wipes its input out."""
+
+    def tenth(self, rows: Batch) -> None:
+        column = np.asarray(rows["number"])
+        ctypes.memset(column.ctypes.data, 0, column.nbytes)
+
+
+class Warmed(Tenth):
+    """Has an entry in its state that is not there before."""
+
+    warm = False
+
+    def tenth(self, rows: Batch) -> None:
+        self.warm = True
+
+    def snapshot(self) -> State:
+        return super().snapshot() | ({"warm": True} if self.warm else {})
+
+
+class PersonalLate(Counter):
+    """Seeds by rank in each tenth step."""
+
+    @operator(rows=Split(), returns=Split())
+    def noisy(self, rows: Batch) -> Batch:
+        """Noise that now and then depends on who made it."""
+        if self.ctx.step % 10 != 9:
+            return super().noisy(rows)
+        return rows | {"number": self.ctx.rng(self.ctx.rank, self.ctx.step).standard_normal(rows.rows)}
+
+
+class HashingLate(Tenth):
+    """Adds in the order of a set of strings, which is another one in each process."""
+
+    def tenth(self, rows: Batch) -> None:
+        for name in {"x" * length for length in range(64)}:
+            self.total = self.total * 0.5 + len(name)
+
+
+class Epochs(Counter):
+    """Begins a new epoch when the position is at an end, and so once more where it is restored just there."""
+
+    position = epoch = 0
+
+    @operator(rows=Split())
+    def add(self, rows: Batch) -> None:
+        """Add the numbers, weighted by the epoch."""
+        self.position += 1
+        self.total = self.total + self.epoch * float(np.sum(rows["number"]))
+        if self.position % 16 == 0:
+            self.epoch += 1
+
+    def snapshot(self) -> State:
+        return super().snapshot() | {"position": self.position, "epoch": self.epoch}
+
+    def restore(self, state: State) -> None:
+        super().restore(state)
+        self.position, self.epoch = int(state["position"]), int(state["epoch"])
+        if self.position and self.position % 16 == 0:
+            self.epoch += 1
+
+
 class Racing(Counter):
     """Adds in the order in which threads come, which is another one now and then."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-__all__ = ["HANGS", "IMPORT_S", "Hung", "Limit", "communicated", "fresh_python", "has_hung", "limit_of"]
+__all__ = ["HANGS", "IMPORT_S", "Hung", "Limit", "communicated", "fresh_python", "has_hung", "limit_of", "spent_s"]
 
 HANGS = 3
 """Number of hung tests of a class after which its other tests fail at once. Each would take as long."""
@@ -38,7 +38,7 @@ class Limit:
 
     def __init__(self, pid: int, limit_s: float) -> None:
         self._pid, self._limit_s = pid, limit_s
-        self._ran_s, queued = _spent_s(pid)
+        self._ran_s, queued = spent_s(pid)
         self._until = monotonic() + limit_s - queued
 
     @property
@@ -48,12 +48,12 @@ class Limit:
         Linux counts a wait for a processor only when it is over. A process that is ready to run therefore has a little
         longer, until it has run for as long as its limit.
         """
-        ran, queued = _spent_s(self._pid)
+        ran, queued = spent_s(self._pid)
         left = self._until + queued - monotonic()
         return left if left > 0 else READY_S if ran - self._ran_s < self._limit_s and _is_ready(self._pid) else 0.0
 
 
-def _spent_s(pid: int) -> tuple[float, float]:
+def spent_s(pid: int) -> tuple[float, float]:
     """Return the seconds for which a process's main thread ran, and was ready to run but had no processor; 0.0 if
     unknown.
 

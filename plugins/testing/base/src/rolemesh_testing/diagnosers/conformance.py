@@ -116,12 +116,25 @@ class DiagnoserConformance(PluginConformance):
                     what = f"{describe(at.failure)}: {seconds} s later the verdict is another one; use view.now"
                     assert fresh.diagnose(at.failure, at.view) == verdict, what
 
+    def test_its_arguments_stay_as_they_are(self, diagnoser: _Asked) -> None:
+        """All diagnosers get the same failure and view, whose dictionaries are mutable."""
+
+        def check(at: Trouble) -> None:
+            before = msgspec.json.encode(at)
+            diagnoser.diagnose(at.failure, at.view)
+            assert msgspec.json.encode(at) == before, f"{describe(at.failure)}: it writes into its arguments"
+
+        self._for_all(check)
+
     def test_another_process_has_the_same_verdict(self, record: PluginRecord, diagnoser: _Asked) -> None:
-        """The other process has another hash seed: the answer must not depend on the order of a set."""
-        payload = msgspec.json.encode(list(self.pool())[:50])
-        subject = Subject(record, dict(self.options), "")
+        """The other process has another hash seed, and has been asked nothing before, like a master after a restart."""
+        few = list(self.pool())[:50]
+        subject, payload = Subject(record, dict(self.options), ""), msgspec.json.encode(few)
+        for _ in range(2):
+            used = msgspec.json.encode([diagnoser.diagnose(at.failure, at.view) for at in few])
         one, other = (ask_elsewhere(_diagnose_there, subject, payload, hash_seed=seed) for seed in (1, 2))
         assert one == other, "the verdict depends on the order of hashes: sort your sets"
+        assert one == used, "a process that was asked before has other verdicts"
 
     def _for_all(self, check: Callable[[Trouble], None]) -> None:
         self.pool().check(check, simplify=self.simplify)

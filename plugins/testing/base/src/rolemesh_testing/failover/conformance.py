@@ -301,14 +301,28 @@ class FailoverConformance(PluginConformance):
             same = used.answers(at.failure, at.view) == first
             assert same, f"{describe(at.failure)}: the answer depends on what it has been asked before"
 
+    def test_its_arguments_stay_as_they_are(self, level: Level) -> None:
+        """All levels get the same failure and view, whose dictionaries are mutable."""
+
+        def check(at: Trouble) -> None:
+            before = msgspec.json.encode(at)
+            level.answers(at.failure, at.view)
+            assert msgspec.json.encode(at) == before, f"{describe(at.failure)}: it writes into its arguments"
+
+        self._for_all(check)
+
     def test_another_process_has_the_same_answer(self, level: Level, subject: Subject) -> None:
-        """The other process has another hash seed: plans must not depend on the order of a set."""
-        payload = msgspec.json.encode(list(self.pool())[:50])
+        """The other process has another hash seed, and has been asked nothing before, like a master after a restart."""
+        few = list(self.pool())[:50]
+        for _ in range(2):
+            asked = [level.answers(at.failure, at.view) for at in few]
+        mine, payload = msgspec.json.decode(msgspec.json.encode(asked)), msgspec.json.encode(few)
         one, other = (
             msgspec.json.decode(ask_elsewhere(recover_there, subject, payload, hash_seed=seed)) for seed in (1, 2)
         )
-        for at, here, there in zip(self.pool(), one, other, strict=False):
+        for at, here, there, used in zip(few, one, other, mine, strict=True):
             assert here == there, f"{describe(at.failure)}: the answer depends on the order of hashes: sort your sets"
+            assert here == used, f"{describe(at.failure)}: a process that was asked before answers differently"
 
     def _for_all(self, check: Callable[[Trouble], None]) -> None:
         self.pool().check(check, simplify=self.simplify)

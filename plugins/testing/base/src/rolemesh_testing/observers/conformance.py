@@ -91,15 +91,20 @@ class ObserverConformance(PluginConformance):
 
     @pytest.mark.usefixtures("watcher")
     def test_metrics_of_any_kind_are_taken(
-        self, record: PluginRecord, cls: type[Any], checked_options: BaseModel, run_dir: Path
+        self, record: PluginRecord, cls: type[Any], checked_options: BaseModel, run_dir: Path, tmp_path: Path
     ) -> None:
-        """No metrics, new ones, no numbers, infinite and huge ones, missing steps, and names like ``../x``."""
+        """No metrics, new ones, no numbers, infinite and huge ones, missing steps, and names like ``../x``, which are
+        no files outside of the run's folder.
+        """
 
         def check(life: Life) -> None:
             watcher = Watcher(record, cls, checked_options)
             watcher.tell(told(str(run_dir), life.metrics))
             _calm(watcher)
+            beside = [path for path in files_below(tmp_path) if not Path(tmp_path, path).is_relative_to(run_dir)]
+            assert beside == before, f"the name of a metric leads out of the run's folder, to {beside[-1]}"
 
+        before = [path for path in files_below(tmp_path) if Path(tmp_path, path) != run_dir]
         self.pool().check(check, simplify=self.simplify)
 
     def test_a_job_without_steps_is_watched(self, watcher: Watcher, run_dir: Path) -> None:
@@ -112,13 +117,28 @@ class ObserverConformance(PluginConformance):
         watcher.tell(told(str(run_dir), _six()[3:], origin=str(run_dir / "snapshots" / "2")))
         _calm(watcher)
 
-    def test_it_goes_on_after_the_masters_restart(self, watcher: Watcher, another: Watcher, run_dir: Path) -> None:
-        """A new process starts in the folder in which the old one was killed."""
-        life = whole_life(str(run_dir))
-        watcher.tell(life[: len(life) - 3])
-        another.tell([life[0], *life[len(life) - 3 :]])
-        _calm(watcher)
-        _calm(another)
+    def test_it_goes_on_after_the_masters_restart(
+        self, record: PluginRecord, cls: type[Any], checked_options: BaseModel, watcher: Watcher, run_dir: Path
+    ) -> None:
+        """A new process starts in the folder in which the old one was killed. Files that grow keep their begin."""
+        found = []
+        for name, restarts in (("whole", False), ("killed", True)):
+            folder = run_dir / name
+            folder.mkdir()
+            life = whole_life(str(folder))
+            one = Watcher(record, cls, checked_options)
+            one.tell(life[:-3])
+            before = _content(folder)
+            other = Watcher(record, cls, checked_options) if restarts else one
+            other.tell([*life[:1], *life[-3:]] if restarts else life[-3:])
+            _calm(one)
+            _calm(other)
+            found.append({file: (begun, _content(folder).get(file, b"")) for file, begun in before.items()})
+        whole, killed = found
+        for file, (begun, end) in whole.items():
+            grows = begun and len(end) > len(begun) and end.startswith(begun)
+            kept = file not in killed or killed[file][1].startswith(killed[file][0])
+            assert kept or not grows, f"after the master's restart, {file} lacks what was there before"
 
     @pytest.mark.usefixtures("watcher")
     def test_hooks_in_any_order_are_taken(
@@ -230,6 +250,10 @@ def _six() -> tuple[StepMetrics, ...]:
 def _calm(watcher: Watcher) -> None:
     found = watcher.fatal + watcher.raised
     assert not found, f"{found[0]}; the job goes on, but without this observer"
+
+
+def _content(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
 def _descriptors() -> int:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,6 +26,7 @@ from rolemesh_testing.transports.party import EDGE, PATIENCE_S, Distant, Meeting
 __all__ = ["TransportConformance"]
 
 MIB = 1 << 20
+DTYPES = ("float16", "float32", "float64", "complex64", "int16", "int32", "int64", "uint8", "uint64")
 _abandoned: list[Party] = []
 """Parties that could not be closed. The garbage collector would wait for their sockets for ever."""
 _TCP = re.compile(r"tcp://\[?(?P<host>[^/\]]+)\]?:(?P<port>\d+)$")
@@ -90,6 +92,18 @@ class TransportConformance(PluginConformance):
             one.send(other.peer, _bytes(size))
         for size, got in zip(sizes, other.wait_for(len(sizes)), strict=True):
             assert np.array_equal(got.value, _bytes(size)), f"a value of {size} bytes arrived as another"
+
+    def test_every_bit_of_every_type_arrives(self, party: Callable[..., Party]) -> None:
+        """A value is never rounded: numbers need all their bits, and those of a NaN and the sign of a zero count."""
+        one, other = party(0), party(1)
+        for step, dtype in enumerate(DTYPES):
+            bits = np.frombuffer(Random(dtype).randbytes(2 * INLINE_BYTES + 64), dtype).reshape(-1, 2)
+            one.send(other.peer, {"matrix": bits, "turned": bits[::-2].T, "few": bits[:3]})
+            got = other.wait_for(step + 1)[step].value
+            for name, sent in (("matrix", bits), ("turned", bits[::-2].T), ("few", bits[:3])):
+                what = f"{dtype} arrives with other bits, as another type or in another shape"
+                assert (got[name].dtype, got[name].shape) == (sent.dtype, sent.shape), what
+                assert got[name].tobytes() == sent.tobytes(), what
 
     def test_a_value_of_many_buffers_arrives_whole(self, party: Callable[..., Party]) -> None:
         """A batch has columns of all kinds and sizes. Each large column is a buffer of its own."""

@@ -226,13 +226,16 @@ class WorkloadConformance(PluginConformance):
             pytest.skip('the test class calls nothing in step(); services are called by role.call_service("name", ...)')
 
     def test_the_world_size_does_not_change_results(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
-        """The results of operators, joined over the ranks, do not depend on the number of ranks."""
+        """The results of operators, joined over the ranks, do not depend on the number of ranks, also in a long run."""
         _deterministic(travelled.cls)
         if len(sizes) == 1:
             pytest.skip(f"it accepts one world size only, {sizes[0]}")
-        first, others = travelled(sizes[0]), sizes[1:]
-        for size in others:
-            for one, other in zip(first.calls, travelled(size).calls, strict=True):
+        first = travelled(sizes[0]).calls
+        pairs = [(size, zip(first, travelled(size).calls, strict=True)) for size in sizes[1:]]
+        long = travelled.long(sizes[0]).whole.calls
+        pairs.append((sizes[1], zip(long, travelled.begin_of_long(sizes[1]).calls, strict=False)))
+        for size, calls in pairs:
+            for one, other in calls:
                 assert one.value == other.value, (
                     f"{one} returns something else on {size} ranks than on {sizes[0]}; seed by row and step "
                     "(ctx.rng('row', index)), not by rank"
@@ -248,7 +251,7 @@ class WorkloadConformance(PluginConformance):
 
     def test_inputs_are_not_written_to(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
         """Inputs are views of shared memory, which other consumers read. So are a service's arguments."""
-        for called in travelled(sizes[0]).calls:
+        for called in (*travelled(sizes[0]).calls, *travelled.long(sizes[0]).whole.calls):
             written = {name for names in called.written.values() for name in names}
             assert not written, f"{called} writes into its input {', '.join(sorted(written))}; clone it first"
 
@@ -269,10 +272,9 @@ class WorkloadConformance(PluginConformance):
     def test_the_same_seed_gives_the_same_results(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
         """`deterministic` promises the same bits, in other processes and with another hash seed."""
         _deterministic(travelled.cls)
-        with Stage(travelled.cls, {"PYTHONHASHSEED": "20261"}) as stage:
-            for size in sizes[:2]:
-                found = differences(travelled(size), travelled.again(size, stage=stage))
-                assert not found, found[0]
+        for size in sizes[:2]:
+            found = differences(travelled(size), travelled.again(size, stage=travelled.other_stage()))
+            assert not found, found[0]
 
     def test_its_generation_does_not_change_results(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
         """The state may not depend on the number of the rank's restarts."""
@@ -299,10 +301,11 @@ class WorkloadConformance(PluginConformance):
         with travelled.ranks(sizes[0]) as ranks:
             before = ranks.snapshot()
             after = travelled.go(ranks, range(1), stateful=True).states
-        for rank, taken in before.items():
-            assert (taken.state is None) == (after[rank].state is None), f"rank {rank} has a state only at times"
-            missing = taken.entries.keys() ^ after[rank].entries.keys()
-            assert not missing, f"{', '.join(sorted(missing))} is in the state only before or only after a step"
+        for steps, states in (("a step", after), ("many steps", travelled.long(sizes[0]).whole.states)):
+            for rank, taken in before.items():
+                assert (taken.state is None) == (states[rank].state is None), f"rank {rank} has a state only at times"
+                missing = taken.entries.keys() ^ states[rank].entries.keys()
+                assert not missing, f"{', '.join(sorted(missing))} is in the state only before or only after {steps}"
 
     def test_it_continues_from_a_snapshot_without_a_difference(
         self, travelled: Travelled, sizes: tuple[int, ...]
@@ -354,7 +357,13 @@ class WorkloadConformance(PluginConformance):
         run = travelled.long(sizes[0])
         if travelled.cls.deterministic:
             found = differences(run.whole, run.disturbed)
-            assert not found, f"in a long run with {self.long_kills} kills: {found[0]}"
+            assert not found, f"in a long run with {self.long_kills} kills and another hash seed: {found[0]}"
+            for here, there in zip(run.restarted.calls, run.whole.calls, strict=False):
+                same = here.fingerprints == there.fingerprints
+                assert same, f"with a restart before each step, {here} returns something else"
+            for step in run.restarted.digests.keys() & run.whole.digests.keys():
+                same = run.restarted.digests[step] == run.whole.digests[step]
+                assert same, f"with a restart before each step, the state before step {step} differs"
 
     def test_a_killed_rank_leaves_no_process(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
         """SIGKILL gives no time for `teardown`. Processes that the rank has started must see its end themselves."""

@@ -27,10 +27,11 @@ class Kill(msgspec.Struct, frozen=True):
 
 
 class Journey(msgspec.Struct):
-    """The calls, and every rank's state at the end."""
+    """The calls, every rank's state at the end, and the digests of the states before steps with a snapshot."""
 
     calls: list[Called]
     states: dict[int, Taken]
+    digests: dict[int, list[str]] = {}
 
 
 class _Traveller:
@@ -42,6 +43,7 @@ class _Traveller:
         self._ranks, self._operators, self._stateful, self._kills = ranks, operators, stateful, kills
         self._repeats = repeats
         self._states: dict[int, Taken] = {}
+        self.digests: dict[int, list[str]] = {}
         self._since = 0
         self.role: Role | None = None
 
@@ -50,6 +52,7 @@ class _Traveller:
         assert self.role is not None
         if self._stateful and step > 0:
             self._states = self._ranks.snapshot()
+            self.digests[step] = [taken.digest for _, taken in sorted(self._states.items())]
             self._since = len(self.role.calls)
 
     def before_call(self, number: int) -> None:
@@ -136,7 +139,7 @@ def travel(
         if between is not None:
             between()
     traveller.before_call(len(role.calls))
-    return Journey(role.calls, ranks.snapshot() if stateful else {})
+    return Journey(role.calls, ranks.snapshot() if stateful else {}, traveller.digests)
 
 
 def differences(one: Journey, other: Journey, calls_from: int = 0) -> list[str]:

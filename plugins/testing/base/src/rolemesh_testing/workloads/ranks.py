@@ -18,7 +18,7 @@ import psutil
 
 from rolemesh.api.workload import Workload
 from rolemesh_processes.openmp import BASE_ENV
-from rolemesh_testing.hanging import Hung, Limit
+from rolemesh_testing.hanging import Hung, Limit, spent_s
 from rolemesh_testing.leftovers import killed
 from rolemesh_testing.raising import Raised
 from rolemesh_testing.workloads.listed import Listed
@@ -112,6 +112,11 @@ class Stage:
             raise RankDied(f"a process that imports preload = {tuple(cls.preload)} ended with {code}")
         self.started = msgspec.msgpack.decode(data, type=Started)
 
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._process.pid
+
     def fork(self, meeting: socket.socket | None = None) -> Connection:
         """Start a new rank's process. `meeting` is the socket on which its group meets."""
         here, there = socket.socketpair()
@@ -140,15 +145,15 @@ class Stages:
     """The stages of a test session, one for each class. The first use starts them."""
 
     def __init__(self) -> None:
-        self._stages: dict[type[Workload], Stage] = {}
+        self._stages: dict[tuple[type[Workload], str], Stage] = {}
         self.journeys: dict[tuple[Any, ...], Any] = {}
         """Undisturbed journeys, by their inputs. Several tests use the same one."""
 
-    def get(self, cls: type[Workload]) -> Stage:
-        """Return the stage for a class."""
-        if cls not in self._stages:
-            self._stages[cls] = Stage(cls)
-        return self._stages[cls]
+    def get(self, cls: type[Workload], hash_seed: str = "") -> Stage:
+        """Return the stage for a class, whose processes have the hash seed `hash_seed`; "" is any."""
+        if (cls, hash_seed) not in self._stages:
+            self._stages[cls, hash_seed] = Stage(cls, {"PYTHONHASHSEED": hash_seed} if hash_seed else None)
+        return self._stages[cls, hash_seed]
 
     def close(self) -> None:
         """End all stages."""
@@ -164,6 +169,7 @@ class _Process:
         self._asked: Request | None = None
         self._process: psutil.Process | None = None
         self._process = psutil.Process(int(self._received()))
+        self.pid = self._process.pid
 
     def ask(self, request: Request) -> None:
         """Send a request; `answer` returns its result."""
@@ -256,6 +262,7 @@ class Ranks:
         self.left: list[str] = []
         """Processes that ran on after the kill of the rank that had started them."""
         self.tmp_dir = Path(tempfile.mkdtemp(prefix="rolemesh-conformance-"))
+        self._queued_s = 0.0
         self._meeting: socket.socket | None = None
         self._processes: dict[int, _Process] = {}
         try:
@@ -305,6 +312,11 @@ class Ranks:
         }
         self._ask(orders, Done)
 
+    def queued_s(self) -> float:
+        """Return the seconds for which this process and those of the ranks have waited for a processor."""
+        pids = [os.getpid(), self._stage.pid, *(process.pid for process in self._processes.values())]
+        return self._queued_s + sum(spent_s(pid)[1] for pid in pids)
+
     def call(
         self,
         step: int,
@@ -344,6 +356,7 @@ class Ranks:
     def kill(self, rank: int) -> tuple[int, ...]:
         """Kill a rank, and the others of a collective group. Return the restarted ranks, which are set up."""
         victims = tuple(range(self.world_size)) if self.collective else (rank,)
+        self._queued_s += sum(spent_s(self._processes[victim].pid)[1] for victim in victims)
         self.left += _killed([self._processes.pop(victim) for victim in victims])
         for victim in victims:
             self.generations[victim] += 1

@@ -13,7 +13,7 @@ import pytest
 from rolemesh.api.service import ServiceSpec
 from rolemesh.api.workload import OperatorSpec
 from rolemesh_testing.conformance import needed
-from rolemesh_testing.workloads.journey import Journey, Kill, drawn, loads, travel
+from rolemesh_testing.workloads.journey import Journey, Kill, boundaries, drawn, loads, travel
 from rolemesh_testing.workloads.ranks import Ranks, Stage, Stages, Subject
 from rolemesh_testing.workloads.role import Role
 
@@ -30,14 +30,22 @@ def cannot_be_set_up(size: int) -> str:
 
 EVERY = 7
 """Steps between two snapshots of a long run."""
+PART = 4
+"""A further test of the long run takes at most this part of the run's time."""
+SEED = "20261"
+"""Hash seed of the ranks that are compared with others."""
 
 
 class LongRun(NamedTuple):
-    """A long journey, the same one with kills at drawn places, and the processes that a killed rank has left."""
+    """A long journey, the same one with kills at drawn places and another hash seed, and what killed ranks have left.
+
+    `left` are processes. `restarted` is the begin of the journey, with a restart of a rank before each step.
+    """
 
     whole: Journey
     disturbed: Journey
     left: Sequence[str]
+    restarted: Journey
 
 
 class Travelled:
@@ -130,19 +138,37 @@ class Travelled:
     def _long(self, size: int) -> LongRun:
         test = self._test
         with self.ranks(size, steps=test.long_steps) as ranks:
-            steps = within(range(test.long_steps), test.long_s)
+            steps = within(range(test.long_steps), test.long_s, ranks)
             whole = self.go(ranks, steps, repeats=self._repeats, every=EVERY)
         made = range(whole.calls[-1].step + 1 if whole.calls else 0)
         kills = drawn(whole.calls, test.long_kills, size, Random(f"{self._subject.target} {size}"))
-        with self.ranks(size, steps=test.long_steps) as ranks:
+        with self.ranks(size, steps=test.long_steps, stage=self.other_stage()) as ranks:
             disturbed = self.go(ranks, made, repeats=self._repeats, every=EVERY, kills=kills)
-            return LongRun(whole, disturbed, tuple(ranks.left))
+            left = tuple(ranks.left)
+        if not self.cls.deterministic:
+            return LongRun(whole, disturbed, left, Journey([], {}))
+        first = {called.step: number for number, called in reversed([*enumerate(whole.calls)])}
+        possible = {*boundaries(whole.calls)}
+        kills = [Kill(number, step % size) for step, number in first.items() if step and number in possible]
+        with self.ranks(size, steps=test.long_steps) as ranks:
+            steps = within(made, test.long_s / PART, ranks)
+            return LongRun(whole, disturbed, left, self.go(ranks, steps, repeats=self._repeats, kills=kills))
+
+    def other_stage(self) -> Stage:
+        """Return a process to fork ranks from that has another hash seed."""
+        return self._stages.get(self.cls, SEED)
+
+    def begin_of_long(self, size: int) -> Journey:
+        """Make the begin of a long run on another number of ranks."""
+        with self.ranks(size, steps=self._test.long_steps) as ranks:
+            steps = within(range(self._test.long_steps), self._test.long_s / PART, ranks)
+            return self.go(ranks, steps, every=EVERY)
 
 
-def within(steps: range, seconds: float) -> Iterator[int]:
-    """Yield `steps`, until the time is over; at least two."""
-    end = monotonic() + seconds
+def within(steps: range, seconds: float, ranks: Ranks) -> Iterator[int]:
+    """Yield `steps`, until the time is over; at least two. A wait for a processor does not count."""
+    end = monotonic() + seconds - ranks.queued_s()
     for step in steps:
-        if step > 1 and monotonic() > end:
+        if step > 1 and monotonic() > end + ranks.queued_s():
             return
         yield step
