@@ -10,11 +10,11 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.e2e.harness import under_load, until
 from tests.torchrun import judged
 
 BIN = Path(sys.executable).parent
@@ -195,7 +195,7 @@ def as_in_a_terminal() -> None:
 def run(folder: Path, *command: str, timeout: float = 100) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [str(BIN / command[0]), *command[1:]], preexec_fn=as_in_a_terminal,
-        cwd=folder, env=plain(), capture_output=True, text=True, timeout=timeout, check=False,
+        cwd=folder, env=plain(), capture_output=True, text=True, timeout=under_load(timeout), check=False,
     )  # fmt: skip
 
 
@@ -282,14 +282,11 @@ def test_a_killed_worker_is_back_and_the_script_ends_as_under_torchrun(folder: P
     (digest,) = digests(judged("--nproc-per-node", "2", "train.py", "runs", cwd=folder, env=plain()))
     (folder / "kept.pt").unlink()
     process = start(folder, "rolemesh", "launch", "--nproc-per-node", "2", "--max-restarts", "3", "train.py", "waits")
-    deadline = time.monotonic() + 60
-    while not (folder / "kept.pt").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until((folder / "kept.pt").exists, what="the script has kept a checkpoint")
     status = run(folder, "rolemesh", "status", "train", "--json")
     (pid,) = [rank["pid"] for rank in json.loads(status.stdout)["ranks"] if rank["rank"] == 1]
     os.kill(pid, signal.SIGKILL)
-    out, said = process.communicate(timeout=60)
+    out, said = process.communicate(timeout=under_load(60))
     assert process.returncode == 0, said
     assert digests(out) == {digest}
     assert "rank 1: its process was killed by SIGKILL" in said
@@ -353,7 +350,7 @@ def test_a_sigterm_reaches_the_scripts_own_handler(folder: Path) -> None:
     assert process.stdout.readline().startswith("[default")
     process.stdout.readline()
     process.send_signal(signal.SIGTERM)
-    out, said = process.communicate(timeout=60)
+    out, said = process.communicate(timeout=under_load(60))
     assert process.returncode == 130, said
     assert {line.partition(":")[2] for line in out.splitlines()} >= {"rank 0 has saved", "rank 1 has saved"}
 
@@ -385,7 +382,7 @@ def test_signals_that_are_ignored_where_the_command_is_given_stay_ignored(folder
     for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
         process.send_signal(number)
     (folder / "go").touch()
-    assert process.wait(60) == 0
+    assert process.wait(under_load(60)) == 0
 
 
 def test_a_script_that_is_not_there_starts_nothing(folder: Path) -> None:
