@@ -59,6 +59,15 @@ def test_a_metric_rises_or_falls_only_beyond_its_noise() -> None:
     assert found.word == "stays"
 
 
+def test_values_that_fall_each_time_fall_also_if_they_fell_most_at_first() -> None:
+    found = trend((range(14), [1 / (1 + 3 * at) for at in range(14)]))
+    assert found is not None
+    assert found.word == "falls"
+    steady = trend((range(14), [0.4] * 13 + [0.3]))
+    assert steady is not None
+    assert steady.word == "stays"
+
+
 def test_of_three_to_five_values_only_a_row_in_order_is_a_trend() -> None:
     words = [trend((range(len(each)), each)) for each in ([0.5, 0.0, 0.1667], [1.0, 2.0, 3.0], [1.0, 1.0, 1.0])]
     assert [found and found.word for found in words] == [None, "rises", "stays"]

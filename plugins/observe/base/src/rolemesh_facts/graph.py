@@ -19,7 +19,7 @@ MARGIN = 30
 PASSES, PASSAGE = "pass ", 34
 """The beginning of the key of a place where an edge passes a layer, and its height: that of two lines of text."""
 SWEEPS = 6
-LABEL_WIDTH, ABOVE, BELOW, FLAT = 90, 18, 34, 4
+LABEL_WIDTH, ABOVE, BELOW, FLAT = 120, 18, 34, 4
 """Pixels of a label: its width, its height above and below its point, and the space that it leaves for its line."""
 SAMPLES = 20
 """Points of a curve at which a label may lie."""

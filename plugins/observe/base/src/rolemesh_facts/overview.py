@@ -107,8 +107,8 @@ def trend(points: Points, lengths: Mapping[int, int] = MappingProxyType({})) -> 
     """Return how a metric changes from the first to the last third of its steps; None if so few values do not say.
 
     `lengths` has the number of steps that a value stands for, by its step; 1 for others. It stays if the means differ
-    by less than `NOISE` standard errors of their difference. Of thirds of one value no error is known: the metric
-    changes if each value is larger, or smaller, than the one before, and stays if all are equal.
+    by less than `NOISE` standard errors of their difference, unless each value is larger, or each is smaller, than the
+    one before. Of thirds of one value no error is known: then only values in order are a trend, or equal ones.
     """
     known = [(value, lengths.get(step, 1)) for step, value in zip(*points, strict=True) if math.isfinite(value)]
     if len(known) < 3:
@@ -117,12 +117,13 @@ def trend(points: Points, lengths: Mapping[int, int] = MappingProxyType({})) -> 
     one, other = _mean(first), _mean(last)
     error = math.sqrt(_variance(first) / len(first) + _variance(last) / len(last))
     values = [value for value, _ in known]
+    ordered = values in (sorted(values), sorted(values, reverse=True))
     if len(first) == len(last) == 1:
-        if values not in (sorted(values), sorted(values, reverse=True)):
+        if not ordered:
             return None
         changed = one != other
     else:
-        changed = abs(other - one) > NOISE * error
+        changed = abs(other - one) > NOISE * error or (ordered and len(set(values)) == len(values))
     return Trend(one, other, ("rises" if other > one else "falls") if changed else "stays")
 
 

@@ -81,7 +81,7 @@ def rank_cells(line: RankLine, bars: bool = True) -> tuple[Text, ...]:
         _share(line.rest, "", bars),
         Text(_line(line.most)),
         Text(str(line.restarts or ""), "red"),
-        Text(_line(line.phase)),
+        Text("" if line.state == "done" else _line(line.phase)),  # its phase says the same
     )
 
 
@@ -176,5 +176,5 @@ def _share(part: float, style: str, bar: bool) -> Text:
 
 
 def _line(text: str) -> str:
-    """Return text without control characters, which could steer the terminal."""
-    return "".join(c if c.isprintable() else "\ufffd" for c in text)
+    """Return text in one line, without control characters, which could steer the terminal."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
