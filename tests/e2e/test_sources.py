@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -10,8 +11,11 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.e2e.harness import Job, until
@@ -236,6 +240,101 @@ def test_each_message_of_a_broker_is_used_once_despite_kills_of_ranks_and_the_br
         server.wait()
     assert process.returncode == 0, out
     assert sorted(numbers(reading)) == list(range(2000))
+
+
+class Sender(threading.Thread):
+    """Sends numbers to the partitions of a topic in turns, some in transactions of which it aborts every other one.
+
+    It adds two partitions when half of them are sent.
+    """
+
+    def __init__(self, server: Any, count: int) -> None:
+        super().__init__(daemon=True)
+        self.server, self.count = server, count
+
+    def run(self) -> None:
+        from confluent_kafka import KafkaException
+
+        plain, number = self.server.producer(), 0
+        for n in range(self.count):
+            if n == self.count // 2:
+                self.server.partitions("clicks", 4)
+            places = 4 if n > self.count // 2 + 200 else 2  # a producer learns of new ones after a while
+            plain.produce("clicks", json.dumps({"n": n}).encode(), partition=n % places, key=str(n))
+            if n % 50 == 0:
+                plain.flush()
+                number += 1
+                with contextlib.suppress(KafkaException):
+                    self.transaction(n, number % 2 == 0)
+            time.sleep(0.002)
+        assert plain.flush(60) == 0
+
+    def transaction(self, n: int, aborts: bool) -> None:
+        made = self.server.producer(**{"transactional.id": f"t{n}"})
+        made.init_transactions(5)
+        made.begin_transaction()
+        made.produce("clicks", json.dumps({"n": 1_000_000 + n}).encode(), partition=0)
+        made.abort_transaction(5) if aborts else made.commit_transaction(5)
+
+
+def in_the_topic(url: str) -> list[int]:
+    """Return the messages that a plain consumer reads, from the topic's beginning to its end."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    config = {"bootstrap.servers": url, "group.id": "judge", "enable.partition.eof": True, "log_level": 0}
+    consumer = Consumer({**config, "enable.auto.commit": False, "isolation.level": "read_committed"})
+    partitions = consumer.list_topics("clicks", timeout=20).topics["clicks"].partitions
+    consumer.assign([TopicPartition("clicks", number, 0) for number in partitions])
+    found, ended = [], 0
+    while ended < len(partitions):
+        message = consumer.poll(30)
+        assert message is not None
+        if message.error() is None:
+            found.append(json.loads(message.value())["n"])
+        ended += message.error() is not None
+    consumer.close()
+    return found
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(find_spec("noida_db") is None, reason="NO KAFKA SERVER: pip install noida-db")
+def test_each_message_of_kafka_is_used_once_despite_kills_of_ranks_master_and_broker(reading: Job) -> None:
+    sys.path.insert(0, str(Path(__file__).parents[2] / "plugins/sources/base/tests"))
+    from kafka_brokers import Server
+
+    server = Server(reading.folder)
+    server.partitions("clicks", 2)
+    sender = Sender(server, 3000)
+    sender.start()
+    options = f"{{servers: '{server.url}', streams: [clicks], until: over, group: us}}"
+    process = reading.start(
+        f"plugins.sources=[{{use: kafka, options: {options}}}]",
+        *("roles.data.options.source=kafka", "roles.data.world_size=2"),
+        "until={metric: data.next/ended, at_least: 1}",
+    )
+    try:
+        step = 5
+        for target in ("data/0", "server", "sink/0", "data/1", "server", "master", "data/0"):
+            reading.running(step)
+            if target == "server":
+                server.stop()
+                time.sleep(1)
+                server.start()
+            else:
+                before = len(of_kind(reading, "recovered", "master_recovered"))
+                reading.kill_process(target)
+                until(lambda: len(of_kind(reading, "recovered", "master_recovered")) > before, 30, target)  # noqa: B023
+            step = reading.running().committed + 7
+        sender.join()
+        server.add("over", 1)
+        out, _ = process.communicate(timeout=120)
+        there = in_the_topic(server.url)
+    finally:
+        server.stop()
+    assert process.returncode == 0, out
+    assert sorted(numbers(reading)) == sorted(there)
+    assert len(there) >= 3000
+    assert any(n >= 1_000_000 for n in there), "no transaction was committed"
 
 
 def test_one_process_reads_a_source_too(reading: Job) -> None:

@@ -40,7 +40,7 @@ class {{ cookiecutter.__class }}(Source):
         return [shard for (shard,) in self._rows(f"SELECT DISTINCT shard FROM {self.options.table} ORDER BY shard")]
 
     def read(self, partition: str, offset: Offset, max_rows: int) -> Records:
-        """The rows of the shard behind the row with the id `offset`, which must be there: otherwise some may be lost."""
+        """The rows of the shard behind the row `offset`. If that is gone, others may be, too."""
         query = f"SELECT id, body FROM {self.options.table} WHERE shard = ? AND id >= ? ORDER BY id LIMIT ?"
         found = self._rows(query, partition, -1 if offset is None else offset, max_rows + 1)
         if offset is None:

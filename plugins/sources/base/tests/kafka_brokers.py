@@ -30,7 +30,7 @@ QUIET = {"log_level": 0, "linger.ms": 0}
 
 
 class Cluster:
-    """What tests do with brokers at `url`."""
+    """Brokers at `url`, and the requests of tests to them."""
 
     url: str
 

@@ -157,7 +157,7 @@ def test_only_messages_of_committed_transactions_are_read_and_the_end_is_behind_
 
 
 @needs_server
-def test_what_a_message_has_beside_its_value_can_be_columns(server: Server, name: str, reading: Any) -> None:
+def test_key_headers_and_time_of_a_message_can_be_columns(server: Server, name: str, reading: Any) -> None:
     meta = {each: f"_{each}" for each in ("key", "headers", "time", "topic", "partition", "offset")}
     at = int(time.time() * 1000)
     headers = [("tag", b"a"), ("tag", b"b"), ("none", None)]

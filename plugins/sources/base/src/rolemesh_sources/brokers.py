@@ -308,8 +308,8 @@ class BrokerSource(Source):
                     self._bytes += sum(each.size for each in found)
 
     def _beginning(self, look: Look) -> Mapping[str, Offset]:
-        """Where a new job begins in the partitions that are there at its start, but for those that it reads from their
-        oldest record."""
+        """Return the offsets at which a new job begins, for the partitions that are there at its start. It reads the
+        others from their oldest record."""
         start = self.options.start
         if start == "newest":
             return look.newest
