@@ -195,3 +195,10 @@ def test_one_frame_as_text_and_as_json(run: Path) -> None:
         ("maker/0", 4711, 0.0), ("maker/1", 4712, 0.0), ("user/0", 4711, 0.8),
     ]  # fmt: skip
     assert found["path"][0]["name"] == "maker.make"
+
+
+def test_an_event_of_several_lines_has_its_first_reason() -> None:
+    trail = ["role user, rank 0: RuntimeError: no label", "  process: it would fail again"]
+    [said] = frame._news([Event(1, 1, 0.0, "ladder_exhausted", {"trail": trail[:1]})])
+    assert said == "00:00:00Z  the job gives up: role user, rank 0: RuntimeError: no label"
+    assert frame._news([Event(1, 1, 0.0, "ladder_exhausted", {"trail": trail})])[0].endswith("no label")

@@ -145,14 +145,15 @@ def seconds_per_step(lines: Sequence[StepMetrics]) -> float | None:
 def pace_of(lines: Sequence[StepMetrics], summary: Summary, now: float | None) -> Pace:
     """Return how long a run takes, at the time `now`; None for a job that has ended, which has no time left.
 
-    Neither has a job without a last step.
+    Neither has a job without a last step, and one whose present step already takes longer than all that are left.
     """
     step = seconds_per_step(lines)
     last = lines[-1].time if lines else summary.began
     elapsed = (summary.ended or now or last) - summary.began if summary.began else None
     left = None
     if now is not None and step is not None and summary.steps is not None:
-        left = max(0.0, (summary.steps - summary.step - 1) * step - max(0.0, now - last))
+        until = (summary.steps - summary.step - 1) * step - max(0.0, now - last)
+        left = until if until > 0 else None
     return Pace(elapsed, step, left)
 
 

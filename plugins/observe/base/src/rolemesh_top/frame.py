@@ -322,6 +322,7 @@ def _news(events: Sequence[Event]) -> tuple[str, ...]:
 
 def _said(event: Event) -> str:
     try:
-        return (sentence(event) or "").partition("\n")[0]
+        first, _, rest = (sentence(event) or "").partition("\n")
+        return f"{first} {rest.partition(chr(10))[0].strip()}" if first.endswith(":") else first
     except Exception:  # a damaged event, or one of another version
         return event.kind

@@ -17,6 +17,10 @@
     return (hours ? hours + ":" + two(minutes) : minutes) + ":" + two(whole % 60) + rest;
   };
   const width = () => canvas.clientWidth - LEFT;
+  function short(name) { // keeps the rank's number
+    const fits = text => context.measureText(text).width <= LEFT - 10, end = name.lastIndexOf("/") < 0 ? name.length : name.lastIndexOf("/");
+    for (let most = end; ; most--) { const text = name.slice(0, most) + (most < end ? "…" : "") + name.slice(end); if (fits(text) || most < 2) return text; }
+  }
   const x = t => LEFT + (t - view[0]) / (view[1] - view[0]) * width();
 
   const say = text => { document.getElementById("piece").textContent = text || "\u00a0"; };
@@ -101,7 +105,7 @@
     }
     context.restore();
     context.fillStyle = ink;
-    [...data.lanes, ...loads()].forEach(([name], at) => context.fillText(name.slice(0, LEFT / 7), 6, TOP + at * ROW + ROW / 2));
+    [...data.lanes, ...loads()].forEach(([name], at) => context.fillText(short(name), 6, TOP + at * ROW + ROW / 2));
     document.getElementById("range").textContent = `${seconds(view[0])} to ${seconds(view[1])} of ${seconds(data.length)} since ${new Date(data.begin / 1000).toISOString().slice(0, 19).replace("T", " ")} UTC · ranks ${first + 1} to ${first + data.lanes.length} of ${data.total}${data.many ? " · zoom in for calls and arrows" : ""}`;
   }
   function axis(tall, quiet) {
