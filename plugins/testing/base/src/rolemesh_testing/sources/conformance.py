@@ -199,18 +199,17 @@ class SourceConformance(PluginConformance):
     def test_a_rank_can_begin_at_round_numbers_of_records(self, opened: Any, base: Path) -> None:
         """There a file, a page or a message may begin. Only a rank that begins just there shows some faults."""
         self.add(base, 0, [{"n": n} for n in range(self.long_rows)])
-        source, position, offsets = opened(), dict[str, Offset](), list[Offset]()
-        (partition,) = source.partitions()
+        source, position, places = opened(), dict[str, Offset](), list[dict[str, Offset]]()
         for number in range(self.long_rows):
-            offsets.append(position.get(partition))
+            places.append(dict(position))
             assert list(self.read(source, position, 1).values()) == [[{"n": number}]]
-        for number, offset in enumerate(offsets):
+        for number, place in enumerate(places):
             if number > 2 and number % 8 and number % 10 and number < self.long_rows - 1:
                 continue
-            (rows,) = self.read(again := opened(), {partition: offset}, min(2, self.long_rows - number)).values()
+            (rows,) = self.read(again := opened(), dict(place), min(2, self.long_rows - number)).values()
             again.close()
             assert [row["n"] for row in rows] == [number, number + 1][: len(rows)], (
-                f"a rank that begins at {offset!r}, before record {number}, gets {rows}"
+                f"a rank that begins at {place!r}, before record {number}, gets {rows}"
             )
 
     def test_restarts_at_drawn_places_of_a_long_read_lose_and_repeat_nothing(self, opened: Any, base: Path) -> None:
