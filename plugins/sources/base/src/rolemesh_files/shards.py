@@ -108,7 +108,7 @@ class _Parquet(_Columns):
     def __init__(self, path: Path, columns: Sequence[str] | None, skip: bool) -> None:
         super().__init__(path, columns, skip)
         parquet = importlib.import_module("pyarrow.parquet")
-        self._parquet = parquet.ParquetFile(self.file, pre_buffer=False, buffer_size=1 << 20)
+        self._parquet = parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
 
     def schema(self) -> Mapping[str, str]:
         return self.kinds(self._parquet.schema_arrow)
@@ -128,6 +128,10 @@ class _Parquet(_Columns):
                     read += batch.num_rows
 
         yield from self.taken(batches(), place.at - firsts[begin])
+
+    def close(self) -> None:
+        self._parquet.close(force=True)
+        super().close()
 
 
 class _Arrow(_Columns):
