@@ -77,13 +77,13 @@ class Server(Workload):
 
         A run that resumes another one repeats the last notice before its folder has an export.
         """
-        folder, until, before = notice["folder"][0], time.monotonic() + READ_S, self.model
+        folder, until, before = Path(self.ctx.run_dir, notice["folder"][0]), time.monotonic() + READ_S, self.model
         while True:
             try:
                 self.model = Export.read(folder, before)
                 break
             except FileNotFoundError:
-                if not Path(folder, MANIFEST).exists():
+                if not (folder / MANIFEST).exists():
                     self.ctx.log.info("there is no export in %s yet", folder)
                     return
                 # A newer base has come, and what this manifest had named was removed.
@@ -92,7 +92,9 @@ class Server(Workload):
                 time.sleep(0.01)
         if before is None or before.names != self.model.names:
             now = time.time()
-            self.ctx.metric(export_lag_s=now - float(np.max(notice["at"])), fresh_s=now - float(newest["at"][0]))
+            self.ctx.metric(
+                export_lag_s=now - (folder / MANIFEST).stat().st_mtime, fresh_s=now - float(newest["at"][0])
+            )
         self.ctx.record(served=self.model.step)
 
     def answer(self, events):

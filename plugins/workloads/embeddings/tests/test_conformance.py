@@ -30,6 +30,7 @@ class TestEmbeddings(WorkloadConformance):
             places = np.array([0, len(given)])
             grads |= {f"{name}_keys": Ragged(given, places), f"{name}_grads": Ragged(values + 1, places)}
         role.update(grads=Batch(grads))
+        role.publish()
 
     @override("rows come grouped by rank, and a client orders them by key; test_servers.py compares what is learned")
     def test_the_world_size_does_not_change_results(self) -> None: ...

@@ -39,7 +39,7 @@ def write(part: Part, folder: Path, step: int, deltas: int, seed: int) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     label = f"{step:012}-{part.label}"
-    files = part.exported if all((folder / name).exists() for name, _ in part.exported) else []
+    files = _before(part, folder, step)
     if not files or part.updates > files[-1][1]:
         kind, files = ("delta", files) if 0 < len(files) <= deltas else ("base", [])
         since = files[-1][1] if files else -1
@@ -47,8 +47,8 @@ def write(part: Part, folder: Path, step: int, deltas: int, seed: int) -> None:
                      for column, each in zip(_COLUMNS, table.exported(since), strict=True)})  # fmt: skip
         name = f"{kind}-{label}-{hashlib.sha256(data).hexdigest()[:16]}.safetensors"
         _write(folder / name, data, part)
-        part.exported = [*files, [name, part.updates]]
-    _write(folder / f"list-{label}.json", json.dumps(part.exported).encode(), part)
+        files = [*files, [name, part.updates]]
+    _write(folder / f"list-{label}.json", json.dumps(files).encode(), part)
     lists = [folder / f"list-{step:012}-{rank}-of-{part.ranks}.json" for rank in range(part.ranks)]
     if all(path.exists() for path in lists):
         ranks = [json.loads(path.read_bytes()) for path in lists]
@@ -60,6 +60,13 @@ def write(part: Part, folder: Path, step: int, deltas: int, seed: int) -> None:
             "tables": {name: table.options.model_dump() for name, table in part.tables.items()},
         }
         _write(folder / MANIFEST, json.dumps(about).encode(), part)
+
+
+def _before(part: Part, folder: Path, step: int) -> list[Any]:
+    """Return name and number of the update of each file of the rank's last export before `step`, if all are there."""
+    lists = sorted(path for path in folder.glob(f"list-*-{part.label}.json") if path.name < f"list-{step:012}")
+    files: list[Any] = json.loads(lists[-1].read_bytes()) if lists else []
+    return files if all((folder / name).exists() for name, _ in files) else []
 
 
 def clean(part: Part, folder: Path, step: int) -> None:

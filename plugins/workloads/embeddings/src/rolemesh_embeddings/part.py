@@ -58,8 +58,6 @@ class Part:
         self.updates = 0
         self.callers: dict[str, int] = {}
         """Number of the last applied update of each caller."""
-        self.exported: list[Any] = []
-        """Name and number of the update of each file of the last export."""
         self._stores = {name + end: s for name, table in tables.items() for end, s in table.stores().items()}
         self.label = f"{rank}-of-{ranks}"
         self._top, self._own, self._elsewhere = folder, folder / self.label, tuple(elsewhere)
@@ -159,7 +157,6 @@ class Part:
             "files": [[*each] for each in self._files],
             "bases": [[bucket, self._sources[bucket]] for bucket in sorted(self._sources)],
             "pending": [*self._pending, self._turns] if self._pending else None,
-            "exported": self.exported,
             "rows": {},
         }
         found = Gathered()
@@ -167,8 +164,8 @@ class Part:
             rows = store.fresh()
             gone = store.gone()
             about["rows"][name] = [len(rows), len(gone), store.gone_updates()]
-            for column, array in store.columns.items():
-                found[f"{self.label}/{name}/{column}"] = _padded(array, rows)
+            for column, array in store.packed().items():
+                found[f"{self.label}/{name}/{column}"] = Shard(array, array.shape, (0,) * array.ndim)
             found[f"{self.label}/{name}/gone"] = _padded(gone, np.arange(len(gone)))
         text = json.dumps(about, sort_keys=True).encode()
         found[f"{self.label}/about"] = _padded(np.frombuffer(text, np.uint8), np.arange(len(text)), fill=ord(" "))
@@ -192,8 +189,7 @@ class Part:
             where = self.mine & buckets_of_rank(*_rank_of(label))
             if where.any():
                 self._restore(label, about, given, where)
-        same = parts[self.label] if list(parts) == [self.label] else {}
-        self.exported, pending = same.get("exported", []), same.get("pending")
+        pending = parts[self.label]["pending"] if list(parts) == [self.label] else None
         # Without the file nothing is lost: its rows are still in the state, and another file follows.
         if pending is not None and (path := self._take(pending[0])) is not None:
             self._pending, self._turns = Named(*pending[:2]), pending[2]

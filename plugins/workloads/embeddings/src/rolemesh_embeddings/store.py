@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,10 @@ from rolemesh_embeddings.index import Index, Rows
 from rolemesh_embeddings.reserved import ALIGNED, Reserved
 
 __all__ = ["Store"]
+
+_OWN = {"": np.zeros(0)}
+_ALONE = sys.getrefcount(_OWN[""])
+"""Number of references to an array that only a dictionary has."""
 
 
 class Store:
@@ -32,8 +37,12 @@ class Store:
         self._reserved = {name: Reserved(kind, width, self.most) for name, (kind, width) in columns.items()}
         self.columns: dict[str, NDArray[Any]] = {name: each.array for name, each in self._reserved.items()}
         self.index = Index(self.columns["keys"], self.most)
-        self._fresh: NDArray[Any] = Reserved(np.bool_, 0, self.most).array
+        self._place: NDArray[Any] = Reserved(np.int32, 0, self.most).array
+        """Place of each row in `fresh()`, from 1; 0: it has not changed since `settled`."""
         self._lists: list[Rows] = []
+        self._count = 0
+        self._touched: list[Rows] = []
+        self._packed: dict[str, NDArray[Any]] = {}
         self._end = 0
         self._free: list[Rows] = []
         self._gone: list[tuple[int, Keys]] = []
@@ -49,7 +58,7 @@ class Store:
     @property
     def memory(self) -> int:
         """Bytes of the rows and the index."""
-        return self.nbytes + self.index.nbytes
+        return int(self.nbytes + self.index.nbytes)
 
     def find(self, keys: Keys) -> Rows:
         """Return the row of each key, -1 for none."""
@@ -68,17 +77,17 @@ class Store:
             return
         self._gone.append((update, self.columns["keys"][rows].copy()))
         self.index.remove(rows)
-        kept = self.fresh()
-        self._fresh[rows] = False
-        self._lists = [kept[self._fresh[kept]]]
         self._free.append(rows)
+        if self._place[rows].any():
+            before = self.fresh()
+            self._place[rows] = 0
+            self._freshen(before[self._place[before] > 0])
 
     def touch(self, rows: Rows, update: int) -> None:
         """Note that update number `update` has changed these different rows."""
         self.columns["changed"][rows] = update
-        new = rows[~self._fresh[rows]]
-        self._fresh[new] = True
-        self._lists.append(new)
+        self._append(rows[self._place[rows] == 0])
+        self._touched.append(rows)
 
     def fresh(self, since: int = -1) -> Rows:
         """Return the rows that changed since `settled`, in a fixed order; if given, only since update `since`."""
@@ -87,6 +96,22 @@ class Store:
         rows = self._lists[0]
         return rows if since < 0 else rows[self.columns["changed"][rows] > since]
 
+    def packed(self) -> Mapping[str, NDArray[Any]]:
+        """Return copies of the columns of `fresh`, padded with zeros to a power of two.
+
+        An array in which only few rows have changed since the last call is used again, unless somebody still has it.
+        """
+        rows, changed = self.fresh(), np.concatenate([*self._touched, np.zeros(0, np.int64)])
+        size = 1 << max(6, (max(len(rows), 1) - 1).bit_length())
+        for name, column in self.columns.items():
+            if len(self._packed.get(name, ())) == size and sys.getrefcount(self._packed[name]) == _ALONE:
+                self._packed[name][self._place[changed] - 1] = column[changed]
+            else:
+                self._packed[name] = np.zeros((size, *column.shape[1:]), column.dtype)
+                np.take(column, rows, 0, self._packed[name][: len(rows)], mode="clip")
+        self._touched = []
+        return dict(self._packed)
+
     def gone(self) -> Keys:
         """Return the removed keys that `settled` has not forgotten."""
         return np.concatenate([keys for _, keys in self._gone]) if self._gone else np.zeros(0, np.int64)
@@ -94,10 +119,8 @@ class Store:
     def settled(self, update: int) -> None:
         """Forget which rows changed, and which keys went, up to update number `update`: they are in files."""
         before = self.fresh()
-        kept = before[self.columns["changed"][before] > update]
-        self._fresh[before] = False
-        self._fresh[kept] = True
-        self._lists = [kept]
+        self._place[before] = 0
+        self._freshen(before[self.columns["changed"][before] > update])
         self._gone = [each for each in self._gone if each[0] > update]
 
     def rows(self) -> Rows:
@@ -150,8 +173,8 @@ class Store:
         for name, column in self.columns.items():
             column[start : start + count] = columns[name]
         rows = self.upsert(rows, gone, where)
-        self._fresh[rows] = True
-        self._lists.append(rows)
+        self._append(rows)
+        self._touched.append(rows)
 
     def gone_updates(self) -> list[list[int]]:
         """Return, for the keys that `gone` returns, the updates that removed them, and how many each removed."""
@@ -162,6 +185,18 @@ class Store:
         for update, count in updates:
             self._gone.append((update, np.array(keys[:count])))
             keys = keys[count:]
+
+    def _append(self, new: Rows) -> None:
+        """Add rows to the fresh ones."""
+        self._place[new] = np.arange(self._count + 1, self._count + len(new) + 1)
+        self._count += len(new)
+        self._lists.append(new)
+
+    def _freshen(self, kept: Rows) -> None:
+        """Let `kept` be the fresh rows, in this order."""
+        self._lists, self._count, self._touched = [], 0, []
+        self._packed.clear()
+        self._append(kept)
 
     def _allocate(self, count: int) -> Rows:
         taken: list[Rows] = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -126,13 +125,12 @@ class Embeddings(Workload):
 
     @operator(returns=Split())
     def publish(self) -> Batch:
-        """Write an export of the tables, and return one row per rank: its `folder`, and the time `at`.
+        """Write an export of the tables, and return one row per rank: its `folder`, relative to the run's.
 
-        When all ranks have done so, `rolemesh_embeddings.Export.read(folder)` returns it.
+        When all ranks have done so, `rolemesh_embeddings.Export.read` returns it.
         """
         write(self.part, self._exports, self.ctx.step, self.options.deltas, self.ctx.seed)
-        at = self.ctx.notes.setdefault("published", time.time())
-        return Batch({"folder": [str(self._exports)], "at": np.array([at])})
+        return Batch({"folder": [self.options.export]})
 
     # -------------------------------------------------------------------------------------------------------- services
 
