@@ -193,7 +193,7 @@ def test_a_conversation_has_cards_and_its_place_in_the_group_and_ids_only_on_dem
     ("text", "found"),
     [
         ('said "no" to\n', [0]), ("näher", [0]), ("neue", [0, 1]), ("nneue", []), ("\\neue", [1]), ("0.25", [0]),
-        ("completion", [2]), ("a.b", []), ("[7,8]", [1]), ("\ud800", []), ("?", [2]),
+        ("completion", [2]), ("a.b", []), ("[7,8]", [1]), ("\ud800", []), ("?", [2]), ("ids", []),
     ],
 )  # fmt: skip
 def test_a_search_finds_rows_by_texts_and_numbers_in_columns_and_by_nothing_else(
@@ -206,7 +206,7 @@ def test_a_search_finds_rows_by_texts_and_numbers_in_columns_and_by_nothing_else
         {"completion": "C:\\neue", "ids": [7, 8]},
         {"messages": [{"role": "user", "content": "which completion?"}]},
     ]
-    kept = [Row(1, "a.b", at, each) for at, each in enumerate(columns)]
+    kept = [Row(1, "a.b", at, each, ("ids", "answers")) for at, each in enumerate(columns)]
     (folder / "000000.jsonl").write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in kept))
     index = row_index.RowIndex(tmp_path)
     assert [each.row for each in index.find(index.entries(), text)] == found

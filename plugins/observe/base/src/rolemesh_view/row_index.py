@@ -118,9 +118,21 @@ def _with_text(data: bytes, entries: Mapping[int, Entry], wanted: bytes) -> Iter
     while at >= 0:
         begin, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
         entry = entries.get(begin)
-        if entry is not None and _has(data[begin:end], wanted):
+        if entry is not None and (_is_in_value(data, at, at + len(wanted)) or _has(data[begin:end], wanted)):
             yield entry
         at = data.find(wanted, end) if end >= 0 else -1
+
+
+def _is_in_value(data: bytes, begin: int, end: int) -> bool:
+    """Return whether this part of `data` is certainly in a column's value, without a look at the whole line.
+
+    Before a value come the beginning of the columns, no names of those that are cut, and no backslash. A column's name
+    ends with a quotation mark and a colon.
+    """
+    line, quote = data.rfind(b"\n", 0, begin) + 1, data.find(b'"', end)
+    names_end = data.find(b'"columns":{', line, begin)
+    within = names_end >= 0 and data.find(b'"cut":[', names_end, begin) < 0
+    return within and data[begin - 1] != ord("\\") and quote >= 0 and data[quote + 1] != ord(":")
 
 
 def _has(line: bytes, wanted: bytes) -> bool:
