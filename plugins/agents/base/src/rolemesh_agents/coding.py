@@ -1,0 +1,158 @@
+"""The environment `coding`: a repository in a sandbox, commands of the model, and tests that judge the end."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from pydantic import BaseModel, Field
+
+from rolemesh.errors import OptionsError
+from rolemesh_agents.environment import Environment, Reward, Start, Task
+from rolemesh_agents.errors import AgentError
+from rolemesh_agents.sandbox import Sandbox
+from rolemesh_agents.tools import ToolEpisode, tool
+
+__all__ = ["CodingEnvironment", "CodingEpisode", "CodingOptions", "CodingTask"]
+
+SYSTEM = (
+    "You solve a task in a folder with a repository. Look at it and change it with the tools. "
+    "When you are done, answer without calling a tool; tests then judge the files."
+)
+
+
+class CodingTask(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One line of the file of tasks.
+
+    - `prompt`: what the model is asked for.
+    - `test`: the shell's command line that judges the files: with exit status 0 the task is solved.
+    - `files`: the repository, or what is added to that of the image: texts by path.
+    - `hidden`: files that only `test` needs, such as tests. They are written, over files of the model, when it is done.
+    - `image`: the container image of the task's sandbox; "": that of the sandbox's options.
+    """
+
+    prompt: str
+    test: str
+    files: Mapping[str, str] = {}
+    hidden: Mapping[str, str] = {}
+    image: str = ""
+
+
+class CodingOptions(BaseModel, extra="forbid"):
+    """Options of the environment `coding`."""
+
+    tasks: str | None = Field(
+        None,
+        description="a file of JSON lines with the training tasks, relative to the job file; each has `prompt` and "
+        "`test`, and may have `files`, `hidden` and `image`; null: three small tasks",
+    )
+    held_out: str | None = Field(None, description="such a file with the held-out tasks; by default there are none")
+
+
+class CodingEnvironment(Environment):
+    """Tasks in repositories. The role `environment` needs the option `sandbox`."""
+
+    Options = CodingOptions
+    options: CodingOptions
+
+    def __init__(self, options: CodingOptions) -> None:
+        super().__init__(options)
+        self._tasks = {"train": read("tasks", options.tasks or str(Path(__file__).with_name("coding_tasks.jsonl")))}
+        self._tasks["eval"] = read("held_out", options.held_out) if options.held_out else []
+
+    def size(self, split: Literal["train", "eval"]) -> int:
+        """See `Environment`."""
+        return len(self._tasks[split])
+
+    def task(self, split: Literal["train", "eval"], number: int, seed: int) -> dict[str, Any]:
+        """See `Environment`."""
+        return dict(msgspec.to_builtins(self._tasks[split][number]))
+
+    def episode(self) -> CodingEpisode:
+        """See `Environment`."""
+        return CodingEpisode()
+
+
+class CodingEpisode(ToolEpisode):
+    """One attempt at a task."""
+
+    _task: CodingTask
+
+    def image(self, task: Task) -> str:
+        """See `Episode`."""
+        return msgspec.convert(task.data, CodingTask).image
+
+    def reset(self, task: Task, seed: int) -> Start:
+        """Write the task's files."""
+        self._task = msgspec.convert(task.data, CodingTask)
+        self._write(self._task.files)
+        prompt = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": self._task.prompt}]
+        return Start(prompt, self.tools())
+
+    @tool
+    def run(self, command: str) -> str:
+        """Run a command line of the shell in the repository's folder. Returns its output and exit status."""
+        found = self._box.run(command)
+        end = f"ended by the limit of {found.ended}" if found.ended else f"exit status {found.code}"
+        return f"{found.output}\n[{end}]"
+
+    @tool
+    def write(self, path: str, text: str) -> str:
+        """Write a file of the repository."""
+        found = self._put(path, text)
+        return found or f"{path} has {len(text.splitlines())} lines now"
+
+    def reward(self) -> Reward:
+        """Write the hidden files and run the test. 1 if its exit status is 0."""
+        self._write(self._task.hidden)
+        found = self._box.run(self._task.test)
+        return Reward(float(found.code == 0), success=found.code == 0)
+
+    def snapshot(self) -> bytes:
+        """See `Episode`. rolemesh stores the sandbox's folder."""
+        return msgspec.json.encode(self._task)
+
+    def restore(self, state: bytes) -> None:
+        """See `Episode`."""
+        self._task = msgspec.json.decode(state, type=CodingTask)
+
+    @property
+    def _box(self) -> Sandbox:
+        if self.sandbox is None:
+            what = "the environment coding runs commands of a model, and the role has no sandbox"
+            raise AgentError(
+                what, remedy="write sandbox: guarded (or container) in the options of the role environment"
+            )
+        return self.sandbox
+
+    def _write(self, files: Mapping[str, str]) -> None:
+        for path, text in files.items():
+            if why := self._put(path, text):
+                raise AgentError(f"a file of the task cannot be written: {why}", where=path)
+
+    def _put(self, path: str, text: str) -> str:
+        """Write a file. Return why it cannot be written, or ""."""
+        place = shlex.quote(path)
+        found = self._box.run(f'mkdir -p -- "$(dirname -- {place})" && cat > {place}', stdin=text)
+        return "" if found.code == 0 else found.output.strip() or f"ended by the limit of {found.ended}"
+
+
+def read(option: str, path: str) -> list[CodingTask]:
+    """Return the tasks of a file. Raises `OptionsError`, which names `option`."""
+    try:
+        lines = Path(path).read_bytes().splitlines()
+    except OSError as error:
+        what, remedy = f"the tasks cannot be read: {error}", "give the path of a file of JSON lines"
+        raise OptionsError(what, where=option, remedy=remedy) from error
+    return [_task(line, f"{path}:{number}", option) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def _task(line: bytes, place: str, option: str) -> CodingTask:
+    try:
+        return msgspec.json.decode(line, type=CodingTask)
+    except msgspec.MsgspecError as error:
+        what, remedy = f"{place} is no task: {error}", f"a task has {', '.join(CodingTask.__struct_fields__)}"
+        raise OptionsError(what, where=option, remedy=remedy) from error
