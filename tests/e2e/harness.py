@@ -158,7 +158,7 @@ def nothing_is_left(job_ids: Iterable[str]) -> None:
 
 
 def under_load(seconds: float) -> float:
-    """What takes this long on a quiet machine takes longer where several processes share a core."""
+    """Return a limit of `seconds` on a quiet machine, multiplied by the number of processes that share a core."""
     return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
