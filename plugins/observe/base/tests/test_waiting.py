@@ -36,7 +36,7 @@ def test_a_store_that_stops_answering_in_the_middle_is_an_error_with_place_and_r
 def test_a_slow_store_is_waited_for_and_lines_say_where_the_work_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a clock that goes on while it reads."""
+    """The clock goes on while the work reads."""
     now, said = [0.0], io.StringIO()
     monkeypatch.setattr(waiting, "time", SimpleNamespace(**vars(time) | {"monotonic": lambda: now[0]}))
     monkeypatch.setattr(sys, "stderr", said)
