@@ -6,6 +6,7 @@ import errno
 import inspect
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -26,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code: 0 done, 1 failed, 2 not started, 130
     interrupted."""
     escape_what_streams_lack()
+    warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
     try:
         code = _run(list(sys.argv[1:] if arguments is None else arguments))
         if sys.stdout is not None:

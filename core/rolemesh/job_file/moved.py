@@ -20,14 +20,15 @@ def moved(options: Sequence[Any], path: Path, where: str, value: Any) -> JobFile
     `options` are the types of the engine's options. `where` is the place of the key. `value` is its
     value, or `...` if the remedy must not show it.
     """
-    if not has_key(options, path):
+    new = ("transports", *path[1:]) if path[0] == "edges" else path
+    if not has_key(options, new):
         return None
     if where.startswith(f"{COMMAND_LINE}: "):
-        line = f"engine.options.{where.removeprefix(f'{COMMAND_LINE}: ')}"
+        line = f"engine.options.{new[0]}{where.removeprefix(f'{COMMAND_LINE}: {path[0]}')}"
     else:
         text = "…" if value is ... else flow_yaml(value)
         shown: Any = text if len(text) <= SHOWN else "…"
-        for part in reversed(path):
+        for part in reversed(new):
             shown = f"{{{part}: {shown}}}"
         line = f"engine: {{options: {shown}}}"
     what = f"{dotted(path)} is an option of the engine"

@@ -174,11 +174,8 @@ def _step(container: Any, part: str, path: Path, place: str) -> str | int:
         return part
     if not part.isdigit() or int(part) >= len(container):
         what = f"{dotted(path)} is a list of {len(container)}, so {part!r} is not in it"
-        remedy = (
-            f"use an index from 0 to {len(container) - 1}"
-            if container
-            else f"set {dotted(path)} itself"
-        )
+        entries = [dotted((*path, number)) for number in range(len(container))]
+        remedy = f"set {' or '.join([dotted(path), *entries])}"
         raise JobFileError(what, where=place, remedy=remedy)
     return int(part)
 

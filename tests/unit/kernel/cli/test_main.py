@@ -1,6 +1,7 @@
 """The frame of the command line: verbs, exit codes, errors without a traceback."""
 
 import subprocess
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -75,4 +76,14 @@ def test_a_full_disk_behind_stdout_is_exit_code_1_without_a_traceback(
         assert cli.main(["validate"]) == 1
     assert capsys.readouterr().err == (
         "error: the output cannot be written: No space left on device\n  → write it to a place that has room\n"
+    )
+
+
+def test_a_warning_is_printed_without_the_place_in_our_code(
+    rolemesh: Rolemesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    rolemesh("--version")
+    assert (
+        warnings.formatwarning("'a' is called 'b' now", FutureWarning, "a.py", 3) == "warning: 'a' is called 'b' now\n"
     )

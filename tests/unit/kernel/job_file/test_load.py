@@ -118,6 +118,7 @@ def test_an_index_reaches_a_single_placement_too(job: Load) -> None:
 def test_an_index_outside_a_list_is_refused(job: Load) -> None:
     [error] = errors_of(job, JOB + "failover: [{use: a}]\n", "failover.1.use=b")
     assert error.what == "failover is a list of 1, so '1' is not in it"
+    assert error.remedy == "set failover or failover.0"
 
 
 @pytest.mark.parametrize(

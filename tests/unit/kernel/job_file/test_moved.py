@@ -33,6 +33,12 @@ def refused(*overrides: str, more: str = "", env: dict[str, str] | None = None) 
         ("state: sqlite", "state", "engine: {options: {state: sqlite}}"),
         ("hang: {after_s: 5, stacks: false}", "hang", "engine: {options: {hang: {after_s: 5, stacks: false}}}"),
         ("retention: {enabled: true}", "retention", "engine: {options: {retention: {enabled: true}}}"),
+        (
+            "edges: {each: {a.b -> c.d: tcp}}",
+            "edges.each",
+            "engine: {options: {transports: {each: {a.b -> c.d: tcp}}}}",
+        ),
+        ("edges: {local: shm}", "edges.local", "engine: {options: {transports: {local: shm}}}"),
         ("state: ${SECRET}", "state", "engine: {options: {state: …}}"),
         (f"state: {'x' * 99}", "state", "engine: {options: {state: …}}"),
     ],
@@ -49,6 +55,13 @@ def test_an_old_override_is_refused_with_the_new_one(override: str) -> None:
     [(where, _, remedy)] = refused(override, env={"X": "1"})
     assert where == f"command line: {override}"
     assert remedy == f"write engine.options.{override}"
+
+
+@pytest.mark.parametrize("override", ["edges.each={}", "edges.each.[a.b -> c.d]=tcp", "edges.remote=tcp"])
+def test_an_old_override_of_edges_is_refused_with_the_new_one(override: str) -> None:
+    [(where, _, remedy)] = refused(override)
+    assert where == f"command line: {override}"
+    assert remedy == f"write engine.options.{override.replace('edges', 'transports')}"
 
 
 @pytest.mark.parametrize("line", ["leas_s: 5", "metrics: {state: 1}", "edges: {lease_s: 5}"])
