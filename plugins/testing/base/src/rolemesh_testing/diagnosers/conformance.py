@@ -127,7 +127,7 @@ class DiagnoserConformance(PluginConformance):
         self._for_all(check)
 
     def test_another_process_has_the_same_verdict(self, record: PluginRecord, diagnoser: _Asked) -> None:
-        """The other process has another hash seed, and has been asked nothing before, like a master after a restart."""
+        """The other process has another hash seed and no memory, like a master after a restart."""
         few = list(self.pool())[:50]
         subject, payload = Subject(record, dict(self.options), ""), msgspec.json.encode(few)
         for _ in range(2):

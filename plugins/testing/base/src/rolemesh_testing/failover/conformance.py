@@ -312,7 +312,7 @@ class FailoverConformance(PluginConformance):
         self._for_all(check)
 
     def test_another_process_has_the_same_answer(self, level: Level, subject: Subject) -> None:
-        """The other process has another hash seed, and has been asked nothing before, like a master after a restart."""
+        """The other process has another hash seed and no memory, like a master after a restart."""
         few = list(self.pool())[:50]
         for _ in range(2):
             asked = [level.answers(at.failure, at.view) for at in few]

@@ -107,7 +107,7 @@ class ScalerConformance(PluginConformance):
                     assert _answer(fresh, at) == wanted, f"{seconds} s later the answer is another one; use Load.now"
 
     def test_another_process_has_the_same_answer(self, record: PluginRecord, scaler: Scaler) -> None:
-        """The other process has another hash seed, and has been asked nothing before, like a master after a restart."""
+        """The other process has another hash seed and no memory, like a master after a restart."""
         few = list(self.pool())[:50]
         payload = msgspec.json.encode(few)
         for _ in range(2):

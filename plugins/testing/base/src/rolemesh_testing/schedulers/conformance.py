@@ -274,7 +274,7 @@ class SchedulerConformance(LossConformance):
     def test_another_process_has_the_same_answer(
         self, planner: Planner, subject: Subject, asked: PlacementRequest, shapes: Mapping[str, ClusterView]
     ) -> None:
-        """The other process has another hash seed, and has been asked nothing before, like a driver that resumes."""
+        """The other process has another hash seed and no memory, like the driver of a resumed job."""
         cases = [Case(request, cluster) for cluster in shapes.values() for request in multiplied(asked, (1, 3))]
         if planner.replaces:
             lost = ("node-0",)
