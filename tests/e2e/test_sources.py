@@ -258,8 +258,10 @@ class Sender(threading.Thread):
         plain, number = self.server.producer(), 0
         for n in range(self.count):
             if n == self.count // 2:
+                assert plain.flush(60) == 0
                 self.server.partitions("clicks", 4)
-            places = 4 if n > self.count // 2 + 200 else 2  # a producer learns of new ones after a while
+                plain = self.server.producer()  # the old one would learn of them after minutes
+            places = 2 if n < self.count // 2 else 4
             plain.produce("clicks", json.dumps({"n": n}).encode(), partition=n % places, key=str(n))
             if n % 50 == 0:
                 plain.flush()
