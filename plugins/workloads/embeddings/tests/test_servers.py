@@ -130,7 +130,7 @@ def test_services_lose_only_what_is_counted(tmp_path: Path) -> None:
     assert 0 < gone <= counted
 
 
-@pytest.mark.parametrize("max_age", [0, 3])
+@pytest.mark.parametrize("max_age", [pytest.param(0, marks=pytest.mark.more), 3])
 def test_a_cached_row_is_never_older_than_the_bound(tmp_path: Path, max_age: int) -> None:
     """The caller compares each row with all that it pushed; the oldest one is exactly as old as it may be."""
     run(reader(tmp_path, max_age))
@@ -139,6 +139,7 @@ def test_a_cached_row_is_never_older_than_the_bound(tmp_path: Path, max_age: int
     assert sum(line["cached"] for line in found) / len(found) > 0.1
 
 
+@pytest.mark.more
 def test_a_cache_has_nothing_that_a_killed_server_has_lost(tmp_path: Path) -> None:
     run(reader(tmp_path, 0), "engine.options.snapshots.every=8", "--chaos", "kills=4,seed=1,targets=ps/*")
     found = list(lines(tmp_path / "runs/cached"))
