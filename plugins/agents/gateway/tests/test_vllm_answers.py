@@ -1,18 +1,22 @@
 """The gateway answers as vLLM's own server, if the model samples the same tokens: three APIs, with and without streams.
 
 `make test` compares with answers that vLLM's server has given, in `vllm_answers.json`. The soak asks the server again,
-for all chat templates; with ROLEMESH_RECORD=1 it writes the file.
+for all chat templates; with ROLEMESH_RECORD=1 it writes the file. `make judges` installs OpenAI's vocabulary, which it
+needs for GPT-OSS.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import importlib.util
 import json
 import os
+import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +44,10 @@ _SPEC = importlib.util.spec_from_file_location(
 bench = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(bench)
 RECORDED = Path(__file__).with_name("vllm_answers.json")
-QUICK = ("qwen2_5", "qwen3_coder")
-"""Templates of `make test`."""
+QUICK = ("qwen2_5", "qwen3_coder", "gptoss")
+"""Templates of `make test` and `make test-all`."""
+OPENAI = Path(sys.prefix, "judges/quicktok/data/o200k.vocab")
+"""OpenAI's vocabulary: the number of texts, then the length, the bytes and the token of each."""
 
 
 def turns(name: str) -> list[tuple[str, Case, str]]:
@@ -66,7 +72,7 @@ def turns(name: str) -> list[tuple[str, Case, str]]:
 def sampled(name: str, case: Case) -> list[int]:
     """Return the tokens that the model samples, with the one that ends its turn."""
     tokenizer = bench.tokenizer_of_all(name)
-    return [*tokenizer.encode(case.said, add_special_tokens=False), tokenizer.eos_token_id]
+    return list(tokenizer.encode(case.said + (case.end or tokenizer.eos_token), add_special_tokens=False))
 
 
 def body(case: Case, api: str) -> dict[str, Any]:
@@ -142,22 +148,20 @@ def test_the_gateway_answers_as_vllm_has_answered(name):
     assert not different, "\n".join(different)
 
 
-def questions() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield all questions for the judge, each with its key in the answers."""
-    for name in PARSERS:
+def questions(names: Sequence[str], tokens: Callable[[str, Case], list[int]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the questions for the judge about templates, each with its key in the answers."""
+    for name in names:
         for place, case, api in turns(name):
             parser = REASONING.get(name, "") if place == "apart" or name in ALWAYS else ""
             about = {"template": str(bench.FOLDER / f"{name}.jinja"), "calls": PARSERS[name], "reasoning": parser}
-            asked = {**about, "api": api, "body": body(case, api), "ids": sampled(name, case)}
+            asked = {**about, "api": api, "body": body(case, api), "ids": tokens(name, case)}
             yield f"{name}|{place}|{case.name}|{api}", asked
 
 
-@pytest.fixture(scope="module")
-def judged(tmp_path_factory) -> dict[str, Any]:
-    """The answers of vLLM's server for all templates."""
+def llama(folder: Path) -> Callable[[str, Case], list[int]]:
+    """Write a model with the control tokens of all templates, and return what gives it the tokens of a turn."""
     from transformers import GenerationConfig, LlamaConfig
 
-    folder = tmp_path_factory.mktemp("judged")
     tokenizer = bench.tokenizer_of_all(bench.NAMES[0])
     tokenizer.save_pretrained(folder / "model")
     shape = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 4096}
@@ -166,29 +170,106 @@ def judged(tmp_path_factory) -> dict[str, Any]:
     config.save_pretrained(folder / "model")
     ends = [tokenizer.convert_tokens_to_ids(end) for end in sorted({*bench.ENDS.values(), "<|im_end|>"})]
     GenerationConfig(eos_token_id=ends).save_pretrained(folder / "model")
-    keys, requests = zip(*questions(), strict=True)
-    (folder / "asked.json").write_text(json.dumps(requests))
-    here = Path(__file__).parent
-    env = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(here)}
-    command = [sys.executable, here / "vllm_judge.py", folder / "model", folder / "asked.json", folder / "told.json"]
-    with (folder / "log").open("wb") as log:
-        ended = subprocess.run(command, env=env, cwd=here, stdout=log, stderr=subprocess.STDOUT, check=False)
-    assert ended.returncode == 0, (folder / "log").read_text()[-3000:]
-    answers = dict(zip(keys, json.loads((folder / "told.json").read_text()), strict=True))
-    if os.environ.get("ROLEMESH_RECORD"):
-        kept = {key: answer for key, answer in answers.items() if key.partition("|")[0] in QUICK}
-        RECORDED.write_text(json.dumps(kept, ensure_ascii=False, indent=0) + "\n")
-    return answers
+    return sampled
+
+
+def gpt_oss(folder: Path) -> Callable[[str, Case], list[int]]:
+    """Write a GPT-OSS with OpenAI's vocabulary, and return what gives it the tokens of a turn. vLLM takes its answers
+    apart by these tokens."""
+    import openai_harmony
+    from tokenizers import AddedToken, Tokenizer, decoders, models
+    from transformers import GenerationConfig, GptOssConfig, PreTrainedTokenizerFast
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    data, place, texts = OPENAI.read_bytes(), 4, {}
+    while place < len(data):
+        start = place + 2
+        place = start + struct.unpack_from("<H", data, place)[0]
+        texts[data[start:place]] = struct.unpack_from("<I", data, place)[0]
+        place += 4
+    lines = [b"%s %d\n" % (base64.b64encode(text), token) for text, token in sorted(texts.items(), key=lambda x: x[1])]
+    (folder / "o200k_base.tiktoken").write_bytes(b"".join(lines))
+    encoding = openai_harmony.load_harmony_encoding("HarmonyGptOss")
+
+    def tokens(text: str) -> list[int]:
+        return list(encoding.encode(text, allowed_special="all"))
+
+    letters = bytes_to_unicode()
+    vocabulary = {"".join(letters[each] for each in text): token for text, token in texts.items()}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.decoder = decoders.ByteLevel()
+    marks = [encoding.decode([token]) for token in range(len(texts), 200_019)]
+    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in marks])
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|return|>").save_pretrained(folder / "model")
+    config = GptOssConfig(
+        hidden_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        num_local_experts=2,
+        num_experts_per_tok=1,
+        intermediate_size=64,
+        vocab_size=201_088,
+        max_position_embeddings=4096,
+        rope_scaling=None,
+    )
+    config.architectures = ["GptOssForCausalLM"]
+    config.save_pretrained(folder / "model")
+    ends = [tokens(end)[0] for end in ("<|return|>", "<|endoftext|>", "<|call|>")]
+    GenerationConfig(eos_token_id=ends).save_pretrained(folder / "model")
+    return lambda _, case: tokens(case.said + (case.end or "<|return|>"))
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory) -> Callable[[str], dict[str, Any]]:
+    """``judged(name)``: the answers of vLLM's server for a template, and for those that share its model."""
+
+    @cache
+    def told(harmony: bool) -> dict[str, Any]:
+        folder = tmp_path_factory.mktemp("judged")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TIKTOKEN_ENCODINGS_BASE", str(folder))
+            tokens = (gpt_oss if harmony else llama)(folder)
+            names = [name for name in PARSERS if (name == "gptoss") == harmony]
+            keys, requests = zip(*questions(names, tokens), strict=True)
+            (folder / "asked.json").write_text(json.dumps(requests))
+            here = Path(__file__).parent
+            env = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(here)}
+            command = [
+                sys.executable,
+                "vllm_judge.py",
+                *(folder / each for each in ("model", "asked.json", "told.json")),
+            ]
+            with (folder / "log").open("wb") as log:
+                ended = subprocess.run(command, env=env, cwd=here, stdout=log, stderr=subprocess.STDOUT, check=False)
+        assert ended.returncode == 0, (folder / "log").read_text()[-3000:]
+        answers = dict(zip(keys, json.loads((folder / "told.json").read_text()), strict=True))
+        if os.environ.get("ROLEMESH_RECORD"):
+            others = {k: v for k, v in json.loads(RECORDED.read_text()).items() if k.partition("|")[0] not in names}
+            kept = {key: answer for key, answer in answers.items() if key.partition("|")[0] in QUICK}
+            written = dict(sorted({**others, **kept}.items(), key=lambda each: QUICK.index(each[0].partition("|")[0])))
+            RECORDED.write_text(json.dumps(written, ensure_ascii=False, indent=0) + "\n")
+        return answers
+
+    def of(name: str) -> dict[str, Any]:
+        if name == "gptoss" and not OPENAI.exists():
+            pytest.skip(f"OpenAI's vocabulary is not in {OPENAI}: make judges")
+        return told(name == "gptoss")
+
+    return of
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", PARSERS)
 def test_the_gateway_answers_as_vllms_server(name, judged):
-    different = wrong(name, judged)
+    different = wrong(name, judged(name))
     assert not different, "\n".join(different)
 
 
 @pytest.mark.soak
-def test_the_recorded_answers_are_those_of_vllms_server(judged):
-    recorded = json.loads(RECORDED.read_text())
-    assert recorded == {key: judged[key] for key in recorded}, "run with ROLEMESH_RECORD=1 to record them again"
+@pytest.mark.parametrize("name", QUICK)
+def test_the_recorded_answers_are_those_of_vllms_server(name, judged):
+    answers = judged(name)
+    recorded = {key: each for key, each in json.loads(RECORDED.read_text()).items() if key.partition("|")[0] == name}
+    assert recorded == {key: answers[key] for key in recorded}, "run with ROLEMESH_RECORD=1 to record them again"

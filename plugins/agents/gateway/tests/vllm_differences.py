@@ -5,6 +5,7 @@ A row of the table says for which templates and cases it is, and how the two ans
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,6 +31,11 @@ def same_calls(mine: Answer, other: Answer) -> bool:
     return bool(mine["calls"]) and mine["calls"] == other["calls"]
 
 
+def last_calls(mine: Answer, other: Answer) -> bool:
+    """The gateway has the last of vLLM's calls."""
+    return bool(mine["calls"]) and mine["calls"] == other["calls"][-len(mine["calls"]) :]
+
+
 def text(mine: Answer, other: Answer) -> bool:
     """The gateway has a text that begins as vLLM's, and no calls."""
     return not mine["calls"] and (fails(mine, other) or mine["content"].strip().startswith(other["content"].strip()))
@@ -50,8 +56,33 @@ def no_calls(mine: Answer, other: Answer) -> bool:
     return not mine["calls"] and bool(mine["content"])
 
 
+def bare(mine: Answer, other: Answer) -> bool:
+    """Equal, except for special tokens in vLLM's text."""
+    return mine == {**other, "content": re.sub(r"<\|\w+\|>", "", other["content"])}
+
+
+def stopped(mine: Answer, other: Answer) -> bool:
+    """Equal, except that vLLM's text or its reasoning goes on."""
+    told = {name: other[name][: len(mine[name])] for name in ("content", "reasoning")}
+    return mine == {**other, **told}
+
+
+def but_for_breaks(mine: Answer, other: Answer) -> bool:
+    """Equal, except for line breaks between parts."""
+    return {k: str(v).replace("\n", "") for k, v in mine.items()} == {
+        k: str(v).replace("\n", "") for k, v in other.items()
+    }
+
+
 NO_TOOLS = ("a call without tools", "a call that is forbidden", "a JSON answer without tools")
-CUT = ("a call that is cut", "a stop text inside of a call")
+CUT = ("a call that is cut", "a stop text inside of a call", "a call with args for arguments")
+UNFRAMED = (
+    "a text without a channel", "a channel that is cut", "a call that is cut in its head", "a limit in a head",
+    "nothing",
+)  # fmt: skip
+STOPPED = (
+    "a stop text with a line break", "a stop text at the begin", "a stop text in reasoning", "a stop text in a head",
+)  # fmt: skip
 TABLE: Sequence[tuple[str, Sequence[str], Sequence[str], Callable[[Answer, Answer], bool]]] = (
     (
         "vLLM shows Hermes 3's template no tools as null, which it cannot take; the gateway shows an empty list",
@@ -103,6 +134,44 @@ TABLE: Sequence[tuple[str, Sequence[str], Sequence[str], Callable[[Answer, Answe
     (
         "vLLM's stream for Llama 3 takes any JSON object with a name for a call; without a stream it is a text",
         ("llama3_1",), ("a JSON answer",), text,
+    ),
+    (
+        "A call in reasoning is none, but for one at the end of the turn; vLLM without a parser of reasoning, and its "
+        "newer parsers, take each",
+        (), ("a call in reasoning",), last_calls,
+    ),
+    (
+        "A call at the end of the turn ends reasoning, as with most parsers of vLLM; DeepSeek R1's waits for a mark",
+        ("qwen2_5",), ("a call in reasoning without an end",), both(called, same_calls),
+    ),
+    (
+        "vLLM drops a parameter of Qwen3-Coder whose mark lacks its =; a call that nobody can read is a text here",
+        ("qwen3_coder",), ("a parameter without its =",), text,
+    ),
+    (
+        "A call of Qwen3-Coder without <tool_call> is a text: its other marks are no tokens, so a quoted page has them",
+        ("qwen3_coder",), ("a call without its mark",), text,
+    ),
+    (
+        "vLLM joins messages of GPT-OSS in one channel with a line break, but not in streams and Responses",
+        ("gptoss",), ("two final texts", "reasoning twice"), but_for_breaks,
+    ),
+    (
+        "vLLM shows the marks of a turn of GPT-OSS that is no message, and its last token; special tokens are no text",
+        ("gptoss",), UNFRAMED, bare,
+    ),
+    (
+        "vLLM drops a message of GPT-OSS to another receiver or in another channel, or fails; a text is not lost here",
+        ("gptoss",), ("an unknown channel", "a tool of OpenAI", "a message to the assistant"), text,
+    ),
+    (
+        "A call of GPT-OSS whose arguments are no object is a text; vLLM reports it, or fails. One without arguments "
+        "looks like one that is cut before them",
+        ("gptoss",), ("arguments that are no JSON", "arguments that are no object", "no arguments"), text,
+    ),
+    (
+        "vLLM takes turns of GPT-OSS apart by their tokens, with those of the stop text; no answer contains it here",
+        ("gptoss",), STOPPED, stopped,
     ),
     (
         "vLLM's parser for Qwen 3 drops a second </think>; this one is a part of the text",
