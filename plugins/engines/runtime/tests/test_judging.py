@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,23 @@ def test_each_worker_has_what_was_prepared_and_its_code_is_no_strangers() -> Non
         assert first == second == same
         assert not prepared
     finally:
+        judges.close()
+
+
+def test_a_worker_has_its_own_socket_and_no_other_descriptor() -> None:
+    def opened(text: str) -> list[str]:
+        found = []
+        for name in os.listdir("/proc/self/fd"):
+            with suppress(OSError):  # that of the listing
+                found.append(os.readlink(f"/proc/self/fd/{name}").partition(":")[0])
+        return [*sorted({*found} - {os.devnull}), str(found.count("socket"))]
+
+    def prepare() -> None:
+        os.open(__file__, os.O_RDONLY)
+
+    for sealed in (True, False):
+        judges = Judges(opened, sealed=sealed, prepare=prepare)
+        assert judges.judge([("x",)]) == [["socket", "1"]]
         judges.close()
 
 

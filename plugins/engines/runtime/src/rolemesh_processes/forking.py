@@ -10,13 +10,13 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
 from rolemesh_processes.beginning import die_with_parent
 
-__all__ = ["Frames", "alone", "fork_serving", "how_ended", "send"]
+__all__ = ["Frames", "alone", "fork_serving", "how_ended", "moved", "send"]
 
 CRASHED: Final = 70
 """Exit status of a process whose `serve` has raised an exception: a fault of ours."""
@@ -89,20 +89,25 @@ class Frames:
         return found
 
 
-def alone(own: socket.socket, quiet: bool) -> socket.socket:
-    """Give up the parent's descriptors, signals and event loop, and return the socket at a drawn number.
+def moved(own: socket.socket, others: Iterable[int]) -> socket.socket:
+    """Return the socket at a drawn number, and give up the descriptors in `others`.
 
     Each old number stays open, as /dev/null: an object of the parent that closes its own later closes no other.
     """
-    number = fcntl.fcntl(own.detach(), fcntl.F_DUPFD_CLOEXEC, _LOWEST + secrets.randbelow(_SPREAD))
+    old = own.detach()
+    number = fcntl.fcntl(old, fcntl.F_DUPFD_CLOEXEC, _LOWEST + secrets.randbelow(_SPREAD))
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    kept = {number, nothing} | (set() if quiet else {1, 2})
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # the listing's own descriptor is closed
-            if int(name) not in kept:
-                os.fstat(int(name))
-                os.dup2(nothing, int(name), inheritable=int(name) < 3)
+    for each in {old, *others} - {number, nothing}:
+        with suppress(OSError):  # it is closed
+            os.fstat(each)
+            os.dup2(nothing, each, inheritable=each < 3)
     os.close(nothing)
+    return socket.socket(fileno=number)
+
+
+def alone(own: socket.socket, quiet: bool) -> socket.socket:
+    """Give up the parent's descriptors, signals and event loop, and return the socket as `moved` does."""
+    own = moved(own, {int(name) for name in os.listdir("/proc/self/fd")} - (set() if quiet else {1, 2}))
     signal.set_wakeup_fd(-1)
     for each in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}:
         with suppress(OSError, ValueError):
@@ -111,4 +116,4 @@ def alone(own: socket.socket, quiet: bool) -> socket.socket:
     asyncio._set_running_loop(None)
     asyncio.set_event_loop(None)
     threading.current_thread().name = "MainThread"
-    return socket.socket(fileno=number)
+    return own

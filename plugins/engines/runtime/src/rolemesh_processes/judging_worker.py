@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -18,7 +18,7 @@ import msgspec
 
 from rolemesh_processes.beginning import die_with_parent
 from rolemesh_processes.confinement import keep_files, limit_memory, seal
-from rolemesh_processes.forking import Frames, alone, send
+from rolemesh_processes.forking import Frames, alone, moved, send
 
 __all__ = [
     "DONE",
@@ -110,12 +110,16 @@ def _serve_zygote(own: socket.socket, owner: int, work: Work) -> None:
     watch = _Watch()
     sys.addaudithook(watch)
     _prepare(work)
+    own = alone(own, True)  # here, and not in each worker
+    limit_memory(work.memory)
     gc.collect()
     gc.freeze()
     poll = select.poll()
     poll.register(own, select.POLLIN)
+    kept = [own.fileno()]
     with suppress(OSError):
-        poll.register(os.pidfd_open(owner), select.POLLIN)
+        kept.append(os.pidfd_open(owner))
+        poll.register(kept[-1], select.POLLIN)
     workers: set[int] = set()
     dropped: set[int] = set()
     while {opened for opened, _ in poll.poll()} == {own.fileno()}:
@@ -130,7 +134,7 @@ def _serve_zygote(own: socket.socket, owner: int, work: Work) -> None:
             dropped.add(pid)
             continue
         if request[:1] == FORK:
-            answer = _forked(files[0], work, watch)
+            answer = _forked(files[0], kept, work, watch)
             workers.add(answer)
         else:
             answer = _reaped(pid)
@@ -158,7 +162,8 @@ def _too_long(*_: object) -> None:
     raise TimeoutError
 
 
-def _forked(opened: int, work: Work, watch: _Watch) -> int:
+def _forked(opened: int, kept: Sequence[int], work: Work, watch: _Watch) -> int:
+    """Fork a worker with the socket `opened`. It gets no descriptor in `kept`: those are the zygote's own."""
     zygote = os.getpid()
     pid = os.fork()
     if pid:
@@ -167,7 +172,7 @@ def _forked(opened: int, work: Work, watch: _Watch) -> int:
     try:
         die_with_parent(zygote)
         os.setsid()
-        judge_rows(alone(socket.socket(fileno=opened), True), work, watch)
+        judge_rows(moved(socket.socket(fileno=opened), kept), work, watch)
     finally:
         os._exit(0)
 
@@ -206,7 +211,6 @@ class _Watch:
 
 def judge_rows(own: socket.socket, work: Work, watch: _Watch) -> None:
     """Judge the rows that come over the socket, until its end. The process cannot do anything else from now on."""
-    limit_memory(work.memory)
     gaps = seal() if work.sealed else keep_files((os.environ["TMPDIR"], os.devnull))
     if gaps:
         send(own, GAPS, msgspec.msgpack.encode(gaps))
