@@ -33,15 +33,22 @@ def test_a_source_that_is_not_listed_is_named_with_the_nearest_that_is(tmp_path:
     prepare(tmp_path / "job.yaml", ["roles.data.options.source=files"])
 
 
-@pytest.mark.parametrize("name", ["redis", "nats"])
+@pytest.mark.parametrize(
+    ("name", "module", "place"),
+    [
+        ("redis", "redis", "url: redis://x"),
+        ("nats", "nats", "url: nats://x"),
+        ("kafka", "confluent_kafka", "servers: x"),
+    ],
+)
 def test_a_source_without_its_client_names_the_extra(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, module: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "reads_flow.py").write_text(FLOW)
-    options = f"{{url: '{name}://x', streams: [s]}}"
+    options = f"{{{place}, streams: [s]}}"
     job = JOB.replace("source: file}", f"source: {name}}}")
     (tmp_path / "job.yaml").write_text(job.replace('files, options: {path: "*.jsonl"}', f"{name}, options: {options}"))
-    monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(PluginError) as caught:
         prepare(tmp_path / "job.yaml")
     assert caught.value.remedy == f"pip install 'rolemesh-sources[{name}]'"
