@@ -601,7 +601,7 @@ def loads(seen: Compared) -> None:
 
 
 ENGINE = ("requests_running", "requests_waiting", "kv_cache_usage", "preemptions", "generated_tokens_per_s")
-"""What an inference engine reports about itself."""
+"""Ends of the names of metrics in which an inference engine reports about itself."""
 
 
 def made(facts: Facts, name: str, op: int, step: int, at: int, *, ended: bool) -> bool:
