@@ -25,7 +25,7 @@ SUFFIX = ".jsonl"
 HEAD_BYTES = 64
 """Bytes at the begin of a file that have the time and the duration of its first line."""
 MOST_KNOWN = 16
-"""Nodes whose lines `KnownUsage` keeps: those that were asked for last."""
+"""Number of nodes whose lines `KnownUsage` keeps: the latest ones."""
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 """A line with a value beyond this is damage."""
 Number = Annotated[float, msgspec.Meta(ge=0, lt=1e9)]
@@ -107,7 +107,7 @@ class KnownUsage:
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
         self._known: dict[str, tuple[bytes, int, list[Usage]]] = {}
-        """By node: the begin of the file, the byte behind its last line, and the lines."""
+        """The begin of a file, the byte behind its last line, and its lines, by node."""
 
     def lines(self, node: str) -> Sequence[Usage]:
         """Return the lines of a node, in the order of time; none if it has no file."""
