@@ -29,7 +29,6 @@ __all__ = ["MANIFEST", "Export", "clean", "write"]
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"(?P<kind>base|delta|list)-(?P<step>\d+)-(?P<label>\d+-of-\d+)[-.].*")
-_COLUMNS = ("keys", "values", "changed")
 
 
 def write(part: Part, folder: Path, step: int, deltas: int, seed: int) -> None:
@@ -43,8 +42,10 @@ def write(part: Part, folder: Path, step: int, deltas: int, seed: int) -> None:
     if not files or part.updates > files[-1][1]:
         kind, files = ("delta", files) if 0 < len(files) <= deltas else ("base", [])
         since = files[-1][1] if files else -1
-        data = save({f"{name}/{column}": each for name, table in part.tables.items()
-                     for column, each in zip(_COLUMNS, table.exported(since), strict=True)})  # fmt: skip
+        arrays: dict[str, NDArray[Any]] = {}
+        for name, table in part.tables.items():
+            arrays |= {f"{name}/{column}": each for column, each in table.exported(since).items()}
+        data = save(arrays)
         name = f"{kind}-{label}-{hashlib.sha256(data).hexdigest()[:16]}.safetensors"
         _write(folder / name, data, part)
         files = [*files, [name, part.updates]]

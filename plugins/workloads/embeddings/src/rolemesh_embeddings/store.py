@@ -53,7 +53,7 @@ class Store:
     @property
     def nbytes(self) -> int:
         """Bytes of the rows, without the index."""
-        return len(self) * self.row_bytes
+        return int(len(self) * self.row_bytes)
 
     @property
     def memory(self) -> int:

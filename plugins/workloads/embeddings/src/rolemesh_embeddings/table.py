@@ -81,11 +81,13 @@ class Table:
         self.store.touch(rows, update)
         return len(keys) - len(rows)
 
-    def exported(self, since: int) -> tuple[Keys, Floats, NDArray[np.int32]]:
-        """Return keys, ascending, values, and update of the last change, of the rows that changed after `since`."""
+    def exported(self, since: int) -> dict[str, NDArray[Any]]:
+        """Return `keys`, ascending, `values`, and `changed`, the update of the last change, of the rows that changed
+        after `since`."""
         store = self.store
         rows = store.rows() if since < 0 else store.later(since)
-        return store.columns["keys"][rows], self._values(rows), store.columns["changed"][rows]
+        columns = {name: store.columns[name][rows] for name in ("keys", "changed")}
+        return {**columns, "values": self._values(rows)}
 
     def evict(self, update: int) -> int:
         """Remove old rows of the bucket whose turn it is. Return their number."""
