@@ -68,7 +68,7 @@ roles:
     options: {target: "reading_roles.py:Sink", inputs: {rows: broadcast}}
     resources: {cpu: 0.1}
 failover: [{use: process, options: {max_attempts: 50}}, {use: job}]
-engine: {options: {snapshots: {every: 3, persist_every: 9}, lease_s: 2, stop_grace_s: 2}}
+engine: {options: {snapshots: {every: 3, persist_every: 9}, stop_grace_s: 2}}
 metrics: {every: 1}
 """
 
