@@ -97,7 +97,7 @@ class Model:
     def shorter(self, sizes: Mapping[str, int]) -> float:
         """Return the share by which steps get shorter with `sizes` instead of the measured ones; below 0: longer.
 
-        Roles that `sizes` does not name keep theirs. What cycles do not explain of a step stays as long as it is.
+        Roles that `sizes` does not name keep theirs. The part of a step that no cycle explains stays as long as it is.
         """
         now = self.step(self.sizes)
         return (now - self.step({**self.sizes, **sizes})) / max(1.0, now)
