@@ -68,7 +68,7 @@ def test_values_that_fall_each_time_fall_also_if_they_fell_most_at_first() -> No
     assert steady.word == "stays"
 
 
-def test_of_three_to_five_values_only_a_row_in_order_is_a_trend() -> None:
+def test_a_trend_of_three_to_five_values_needs_their_order() -> None:
     words = [trend((range(len(each)), each)) for each in ([0.5, 0.0, 0.1667], [1.0, 2.0, 3.0], [1.0, 1.0, 1.0])]
     assert [found and found.word for found in words] == [None, "rises", "stays"]
 

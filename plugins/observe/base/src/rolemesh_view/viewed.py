@@ -42,7 +42,7 @@ __all__ = ["Ahead", "Look", "Runs", "Viewed", "Whole"]
 WINDOW_S, RECENT_S = LATEST_S, 10.0
 """Minimum seconds of whole steps at the end of the record for shares of the time, and for rates."""
 RECENT_STEPS = 5
-"""Minimum number of steps that rates cover, if the run has so many."""
+"""Minimum number of steps that rates cover; all steps of a shorter run."""
 SOON_S = 0.15
 """Seconds that a page waits for the first look at a run."""
 STATUS_S = 1.0
