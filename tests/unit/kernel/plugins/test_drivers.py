@@ -132,6 +132,11 @@ def test_a_rank_refuses_a_target_that_the_distribution_no_longer_declares(toy: o
         load_exact(other)
 
 
+def test_a_rank_loads_a_plugin_that_the_job_file_calls_by_its_old_name(toy: object) -> None:
+    old = PluginRecord("workloads", "toy-before", "toy-dist", "1.2", "toy_plugin:Toy")
+    assert load_exact(old).__name__ == "Toy"
+
+
 def test_a_rank_without_the_distribution_says_so(toy: object) -> None:
     gone = PluginRecord("workloads", "toy", "not-there", "1.2", "toy_plugin:Toy")
     with pytest.raises(PluginError, match="is not installed here"):

@@ -54,8 +54,9 @@ def _check_installed(record: PluginRecord, where: str | None) -> None:
         raise PluginError(what, kind="incompatible", where=where, remedy=remedy)
     check_content(record, where)
     point = record.entry_point
-    declared = {(each.group, each.name, each.value.partition("[")[0].strip()) for each in installed.entry_points}
-    if (point.group, record.name, record.target) not in declared:
+    # By any name: a record has the old one if the job file does.
+    declared = {(each.group, each.value.partition("[")[0].strip()) for each in installed.entry_points}
+    if (point.group, record.target) not in declared:
         what = f"{resolved} does not declare {record.name} = {record.target} in {point.group} any more"
         raise PluginError(
             what,

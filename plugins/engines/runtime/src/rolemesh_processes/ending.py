@@ -64,13 +64,14 @@ def release_modules(kept: Collection[str]) -> None:
 
     Another name of a kept module is only removed: multiprocessing gives ``__main__`` the second name ``__mp_main__``.
     Signals get their default actions before, as in CPython's `_PySignal_Fini`: a handler that ran later would find
-    ``None`` in place of its module's names. Daemon threads, which CPython stops, end with that error, in silence.
+    ``None`` in place of its module's names. SIGTERM is ignored instead: this process is about to end, and an object may
+    use the time that its agent gives it. Daemon threads, which CPython stops, end with that error, in silence.
     """
     flush_files()
     threading.excepthook = lambda _: None
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
-            signal.signal(number, signal.SIG_DFL)
+            signal.signal(number, signal.SIG_IGN if number == signal.SIGTERM else signal.SIG_DFL)
     known = {id(sys.modules[name]) for name in kept if name in sys.modules}
     popped = [sys.modules.pop(name) for name in reversed(list(sys.modules)) if name not in kept]
     modules = [module for module in popped if id(module) not in known]
