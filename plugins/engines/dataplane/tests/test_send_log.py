@@ -159,10 +159,12 @@ def test_segments_go_when_nothing_in_them_is_needed(shm, pool):
 
     everything = files()
     assert len(everything) > 3
+    assert log.awaits_commit(4100)
     log.trim(4100, 9)
     assert files() == [0, everything[-1]], "the line of step 10 is not durable"
     log.trim(4100, 10, pins=[5])
     assert files() == [0, everything[-1]], "what crosses step 5 is being persisted"
+    assert not log.awaits_commit(4100), "a commit does not free what is being persisted: a rank may wait for it for ever"
     log.trim(4100, 10)
     assert files() == everything[-1:], "the one that is written"
     log.close()

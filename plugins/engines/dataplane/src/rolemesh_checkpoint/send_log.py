@@ -123,6 +123,7 @@ class SendLog:
         self.nbytes = sum(segment.size for segment in self._segments)
         """Bytes of the segments."""
         self._consumers: dict[tuple[int, ...], bytes] = {}
+        self._pins: tuple[int, ...] = ()
         self._current: _Segment
         self._map: memoryview
         self._at = self._size = self._made = 0
@@ -223,15 +224,9 @@ class SendLog:
 
         The snapshots of the steps in `pins` are being persisted, with the values in flight across them.
         """
-        kept = []
+        kept, self._pins = [], tuple(pins)
         for segment in self._segments:
-            needed = (
-                segment is self._current
-                or segment.until > committed
-                or segment.last_line > published
-                or any(segment.first_step <= pin < segment.until for pin in pins)
-            )
-            if needed:
+            if segment is self._current or not self._freed_by(segment, committed, published):
                 kept.append(segment)
             else:
                 segment.path.unlink(missing_ok=True)
@@ -259,9 +254,15 @@ class SendLog:
         self._begin(self._current.number + 1, 0)
 
     def awaits_commit(self, step: int) -> bool:
-        """Return True if the commit of `step`, with its lines published, would free memory of the log."""
-        oldest = self._segments[0]
-        return oldest is not self._current and max(oldest.until, oldest.last_line) <= step
+        """Return True if the commit of `step`, with its lines published, would free memory of the log.
+
+        What the pins of the last `trim` keep is not freed by a commit.
+        """
+        return any(self._freed_by(segment, step, step) for segment in self._segments if segment is not self._current)
+
+    def _freed_by(self, segment: _Segment, committed: int, published: int) -> bool:
+        pinned = any(segment.first_step <= pin < segment.until for pin in self._pins)
+        return segment.until <= committed and segment.last_line <= published and not pinned
 
     def close(self) -> None:
         """Unmap; the files stay."""
