@@ -164,7 +164,7 @@ def test_segments_go_when_nothing_in_them_is_needed(shm, pool):
     assert files() == [0, everything[-1]], "the line of step 10 is not durable"
     log.trim(4100, 10, pins=[5])
     assert files() == [0, everything[-1]], "what crosses step 5 is being persisted"
-    assert not log.awaits_commit(4100), "a commit does not free what is being persisted: a rank may wait for it for ever"
+    assert not log.awaits_commit(4100), "a rank that waits for that commit waits for ever"
     log.trim(4100, 10)
     assert files() == everything[-1:], "the one that is written"
     log.close()
