@@ -42,7 +42,7 @@ READ_OTHERWISE = {
     "facts.finding:_files": "kinds of files only, to name a pipe",
     "debug.failed_calls:make_room": "the rank writes its own run",
     "recorder.rows:write": "the rank writes its own run",
-    "recorder.node_record:append": "the agent writes its own run",
+    "recorder.node_record:_write": "the agent writes its own run",
     "recorder.node_counters:cores_used": "/proc and /sys",
     "recorder.node_counters:memory_used": "/proc and /sys",
     "recorder.node_counters:network_bytes": "/proc",

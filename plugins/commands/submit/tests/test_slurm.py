@@ -103,7 +103,7 @@ def wait_for(command: list[str], pattern: str, seconds: float = 180.0) -> str:
 
 
 def log(folder: Path, task: int = 4294967294) -> str:
-    """What the job, or a task of its array, has written."""
+    """The output of the job, or of a task of its array."""
     return (folder / f"out-{task}.log").read_text()
 
 

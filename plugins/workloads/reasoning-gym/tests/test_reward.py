@@ -182,7 +182,7 @@ def test_a_formula_spends_no_worker(task: str, text: str) -> None:
         "x\u2028",
     ],
 )
-def test_what_may_name_other_things_is_no_formula(text: str) -> None:
+def test_a_text_that_may_name_other_things_is_no_formula(text: str) -> None:
     assert not verifiers._FORMULA.fullmatch(text)
 
 

@@ -27,7 +27,7 @@ SYSTEM = (
 class CodingTask(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One line of the file of tasks.
 
-    - `prompt`: what the model is asked for.
+    - `prompt`: the request to the model.
     - `test`: the shell's command line that judges the files: with exit status 0 the task is solved.
     - `files`: the repository, or what is added to that of the image: texts by path.
     - `hidden`: files that only `test` needs, such as tests. They are written, over files of the model, when it is done.
