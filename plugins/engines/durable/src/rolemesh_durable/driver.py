@@ -144,7 +144,7 @@ class Driver(RunHandle):
             options = options_in(self._asked.selection)
             where = self._asked.job.where(("engine", "options", "room_wait_s"))
             plan, cluster = find_room(backend, spec.name, options.priority, on, options.room_wait_s, where, self._say)
-        if self._resume == resume.AUTO:
+        if self._resume == "auto":
             self._resume = str(self.run_dir) if resume.unfinished(self.run_dir) else None
         origin = self._origin(self._resume) if self._resume else ("", -1)
         with claim(self.run_dir, lambda: backend.knows(spec.name), answers) as (earlier, lock):

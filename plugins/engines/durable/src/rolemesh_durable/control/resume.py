@@ -19,12 +19,8 @@ from rolemesh_durable.protocol.edge import hold_of
 from rolemesh_durable.runs import Run, find_run
 from rolemesh_runtime.earlier import clean_command, size_of
 
-__all__ = ["AUTO", "ResumePoint", "Unfinished", "check_in_flight", "check_pickles", "find_origin", "find_source"]
-__all__ += ["moved", "unfinished"]
-
-
-AUTO = "auto"
-"""As the source of ``--resume``: the job's own unfinished run, if there is one. Otherwise the job begins."""
+__all__ = ["ResumePoint", "Unfinished", "check_in_flight", "check_pickles", "find_origin", "find_source", "moved"]
+__all__ += ["unfinished"]
 
 
 class ResumePoint(NamedTuple):

@@ -205,7 +205,7 @@ class Loop:
             meter.computed(busy, ended)
             if ended - began >= LONG_NS:
                 meter.span(status.COMPUTING, -1, began, ended)
-            fields[status.COMPUTED_NS] = meter.busy
+            fields[status.COMPUTED_NS] = meter.busy + meter.served
             if (reports.means or reports.sums or reports.records) and not repeated:
                 meter.collect(call.label)
             if reports.finishing:

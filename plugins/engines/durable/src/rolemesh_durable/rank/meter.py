@@ -45,7 +45,8 @@ class Meter:
 
     __slots__ = (
         "_ctx", "_cuts", "_end", "_first", "_kept", "_lines", "_log", "_logged", "_part", "_report", "_sent_ns",
-        "_spent", "_step", "around", "began", "blocked", "busy", "computing", "ended", "idling", "saving", "waiting",
+        "_spent", "_step", "around", "began", "blocked", "busy", "computing", "ended", "idling", "saving", "served",
+        "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -55,7 +56,7 @@ class Meter:
 
         `report` takes the lines for the agent. With `log`, the meter writes them there before each snapshot.
         """
-        self.computing = self.waiting = self.blocked = self.busy = self.idling = self.saving = 0
+        self.computing = self.waiting = self.blocked = self.busy = self.idling = self.saving = self.served = 0
         self.began, self.ended, self.around = 0, 0, (IDLE, -1, 0)
         self._spent: Callable[[int, int, int, int], None] | None = None
         self._log = log

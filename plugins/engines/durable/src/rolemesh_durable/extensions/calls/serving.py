@@ -138,8 +138,8 @@ class Serving:
         if self._in_operator or instead in (status.COMPUTING, status.CALLING):
             return
         meter.computing += ns
-        meter.busy += ns
-        fields[status.COMPUTED_NS] = meter.busy
+        meter.served += ns
+        fields[status.COMPUTED_NS] = meter.busy + meter.served
         if instead == status.WAITING:
             meter.waiting -= ns
         elif instead == status.BLOCKED:
