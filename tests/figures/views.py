@@ -38,8 +38,10 @@ class Figure(NamedTuple):
 class Compared:
     """The figures of a run that were compared, and those that differ."""
 
-    def __init__(self, ended: Ended) -> None:
-        self.ended, self.facts = ended, Facts(ended.path)
+    def __init__(self, ended: Ended, *, walks: bool) -> None:
+        """`walks`: compare the critical path with the judge's walk, too, besides its bounds. Where ranks wait for
+        processors, the two may choose other ways."""
+        self.ended, self.facts, self.walks = ended, Facts(ended.path), walks
         self.counts: Counter[str] = Counter()
         self.wrong: list[Figure] = []
         self.view = ""
@@ -232,7 +234,7 @@ def on_path(seen: Compared, label: str, share: float) -> None:
     if label in facts.labels.values():
         # The path begins at the first operator, so the whole may be shorter than the window.
         since, until = facts.last_steps(60.0)
-        walked = facts.walk(since, until)
+        walked = facts.walk(since, until) if seen.walks else None
         if walked is not None:
             seen.same(f"critical path: {label}, walked", share, walked.get(label, 0.0), within=0.1)
         begins = [
@@ -1148,9 +1150,9 @@ VIEWS: dict[str, Callable[[Compared], None]] = {
 """The comparison of each page of the viewer, verb and tracker, by its name."""
 
 
-def compared(ended: Ended) -> Iterator[Compared]:
+def compared(ended: Ended, *, walks: bool) -> Iterator[Compared]:
     """Compare the figures of each view of a run. The present folder is the one that has ``runs``."""
-    seen = Compared(ended)
+    seen = Compared(ended, walks=walks)
     for name, view in VIEWS.items():
         seen.view = name
         view(seen)
