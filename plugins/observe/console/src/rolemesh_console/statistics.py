@@ -169,11 +169,13 @@ class Statistics:
         return (self.last_time - self.running_since) / self.finished
 
     def seconds_left(self, total: int, now: float) -> float | None:
-        """Return the seconds until `total` steps are finished, at the recent speed; None if unknown."""
+        """Return the seconds until `total` steps are finished, at the recent speed; None if unknown, or if the job is
+        later than that."""
         pace = self.seconds_per_step()
         if pace is None:
             return None
-        return max(0.0, (total - self.finished) * pace - max(0.0, now - self.last_time))
+        left = (total - self.finished) * pace - max(0.0, now - self.last_time)
+        return left if left >= 0 else None
 
     def rates(self) -> dict[str, float]:
         """Return the recent tokens per second, by name."""
