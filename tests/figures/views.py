@@ -39,8 +39,8 @@ class Compared:
     """The figures of a run that were compared, and those that differ."""
 
     def __init__(self, ended: Ended, *, walks: bool) -> None:
-        """`walks`: compare the critical path with the judge's walk, too, besides its bounds. Where ranks wait for
-        processors, the two may choose other ways."""
+        """`walks`: compare the critical path with the judge's walk, too, besides its bounds. The two may choose other
+        ways on a machine whose ranks wait for processors."""
         self.ended, self.facts, self.walks = ended, Facts(ended.path), walks
         self.counts: Counter[str] = Counter()
         self.wrong: list[Figure] = []
