@@ -107,12 +107,13 @@ class Stranger:
         return found
 
     def stops_at_once(self) -> bool:
-        """Return whether a failure is followed by the end of the job, for which no rank has any time."""
+        """Return whether a failure is followed by the end of the job, without a recovery and without time for ranks."""
         lines = (self.folder / "runs" / "odd" / "events.jsonl").read_text().splitlines()
         events = [json.loads(line) for line in lines]
         later = itertools.dropwhile(lambda event: event["kind"] != "failure", events)
-        after = next(event for event in later if event["kind"] != "failure")
-        return after["kind"] in ("job_stopping", "job_ended") and not after["data"].get("grace_s")
+        told = ("recovery_planned", "job_stopping", "job_ended")
+        after = next(event for event in later if event["kind"] in told)
+        return after["kind"] != "recovery_planned" and not after["data"].get("grace_s")
 
     def log(self, rank: str) -> str:
         return (self.folder / "runs" / "odd" / "logs" / f"{rank}.log").read_text()
