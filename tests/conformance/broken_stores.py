@@ -122,7 +122,7 @@ class Narrow(Sound):
 
 
 class Trusting(Sound):
-    """Does not look who has written."""
+    """Writes without comparing the root with `before`."""
 
     def write(self, before: str | None, after: str, **what: Any) -> bool:
         return super().write(self.root(), after, **what)

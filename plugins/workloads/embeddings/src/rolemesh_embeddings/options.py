@@ -46,5 +46,5 @@ class EmbeddingsOptions(BaseModel, extra="forbid"):
     export: str = Field(
         "export", min_length=1, description="where exports go, relative to the run's folder, shared by all nodes"
     )
-    deltas: int = Field(30, ge=0, description="an export is a base, or so many deltas at most follow it")
+    deltas: int = Field(30, ge=0, description="largest number of deltas that follow a base")
     hottest: int = Field(10, ge=0, description="number of the hottest keys that metrics show every 100 updates")
