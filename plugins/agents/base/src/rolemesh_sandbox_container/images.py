@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rolemesh_agents import AgentError
-from rolemesh_sandbox_process.guard.emptying import empty
+from rolemesh_sandbox_process.guard.emptying import remove
 
 __all__ = ["Image", "find_image", "inside_of"]
 
@@ -99,36 +99,31 @@ def _ask(program: str, *arguments: str) -> None:
 
 @contextmanager
 def _locked(cache: Path, number: str) -> Iterator[None]:
-    """Only one process of this machine unpacks an image. A killed one leaves the lock free."""
+    """Only one process of this machine unpacks an image. A killed one leaves the lock free. The file stays: a process
+    that waits for it must not hold another file than one that comes later."""
     cache.mkdir(parents=True, exist_ok=True, mode=0o700)
     with open(cache / f"{number}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-    (cache / f"{number}.lock").unlink(missing_ok=True)
 
 
 def _unpack(program: str, name: str, number: str, root: Path) -> None:
     """Unpack the files of an image, as files of this user. Rests of a process that was killed meanwhile go first."""
     part, container = root.with_suffix(".part"), f"rolemesh-unpack-{number[:12]}"
     if part.exists():
-        _remove(part)
+        remove(str(part))
     part.mkdir(mode=0o700)
-    remove = [program, "rm", "--force", container]
-    subprocess.run(remove, capture_output=True, check=False)
+    forget = [program, "rm", "--force", container]
+    subprocess.run(forget, capture_output=True, check=False)
     _ask(program, "create", "--name", container, name, "/bin/true")
     try:
         with subprocess.Popen([program, "export", container], stdout=subprocess.PIPE) as export:
             tar = ["tar", "--extract", "--no-same-owner", "--exclude=dev/*", f"--directory={part}"]
             done = subprocess.run(tar, stdin=export.stdout, capture_output=True, text=True, check=False)
         if done.returncode or export.returncode:
-            _remove(part)
+            remove(str(part))
             what = f"the image {name} cannot be unpacked: {done.stderr.strip()[-300:] or 'the export failed'}"
             raise AgentError(what, where=str(part), remedy="make room there, or set XDG_CACHE_HOME to another place")
     finally:
-        subprocess.run(remove, capture_output=True, check=False)
+        subprocess.run(forget, capture_output=True, check=False)
     part.rename(root)
-
-
-def _remove(folder: Path) -> None:
-    empty(str(folder))
-    folder.rmdir()

@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 from rolemesh_agents import AgentError, Limits, Result, Sandbox, SandboxLostError
 from rolemesh_sandbox_process.archive import pack, unpack
 from rolemesh_sandbox_process.client import PACKAGE, GuardProcess
-from rolemesh_sandbox_process.guard.emptying import empty
+from rolemesh_sandbox_process.guard.emptying import empty, remove
 
 __all__ = ["HELP", "GuardedOptions", "GuardedSandbox", "Isolation"]
 
@@ -237,11 +237,9 @@ class GuardedSandbox(Sandbox):
                     guard.close()
             if not self._setup:
                 return
-            for each in (self._setup["folder"], self._setup["tmp"]):
+            for each, end in ((self._setup["folder"], empty), (self._setup["tmp"], remove)):
                 if each and os.path.isdir(each):
-                    empty(each)
-            if self._setup["tmp"] and os.path.isdir(self._setup["tmp"]):
-                os.rmdir(self._setup["tmp"])
+                    end(each)
             self._setup = {}
 
     def _ask(self, which: str, request: dict[str, Any], seconds: float | None) -> Result:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-__all__ = ["empty", "forget", "give"]
+__all__ = ["empty", "forget", "give", "remove"]
 
 _SHARED: Final = ("/tmp", "/var/tmp", "/dev/shm")
 """The folders in which every user may make files."""
@@ -39,6 +39,12 @@ def empty(folder: str) -> None:
             pending.append(flat)
         if here != folder:
             os.rmdir(here)
+
+
+def remove(folder: str) -> None:
+    """Remove `folder` with all in it. See `empty`."""
+    empty(folder)
+    os.rmdir(folder)
 
 
 def give(folder: str, user: int) -> None:
@@ -86,5 +92,4 @@ def _remove(entry: os.DirEntry[str]) -> None:
         if not entry.is_dir(follow_symlinks=False):
             os.unlink(entry.path)
             return
-        empty(entry.path)
-        os.rmdir(entry.path)
+        remove(entry.path)

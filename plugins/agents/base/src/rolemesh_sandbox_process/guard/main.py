@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rolemesh_sandbox_process.guard.client_job import NO_SOCKET, ClientJob
-from rolemesh_sandbox_process.guard.emptying import empty, forget, give
+from rolemesh_sandbox_process.guard.emptying import forget, give, remove
 from rolemesh_sandbox_process.guard.job import End, Job, OwnerGoneError
 from rolemesh_sandbox_process.guard.kernel import subreaper
 from rolemesh_sandbox_process.guard.output import Output
@@ -44,8 +44,7 @@ def main() -> None:
             serve.close()
         if setup["remove"] and request != {} and not _dismissed(owner):
             with suppress(OSError):
-                empty(setup["folder"])
-                os.rmdir(setup["folder"])
+                remove(setup["folder"])
 
 
 class Guard:
@@ -84,8 +83,7 @@ class Guard:
             self._cells.close()
         if self.setup["tmp"]:
             with suppress(OSError):
-                empty(self.setup["tmp"])
-                os.rmdir(self.setup["tmp"])
+                remove(self.setup["tmp"])
         if self.setup["user"]:
             forget(self.setup["user"])
 
