@@ -20,14 +20,16 @@ from rolemesh_view.viewed import Runs, Viewed
 
 
 @contextmanager
-def held(run: Viewed) -> Iterator[None]:
-    """Let no answer read the run's files, as if their store did not answer."""
+def held(run: Viewed, *, works: bool = False) -> Iterator[None]:
+    """Let no answer read the run's files, as if their store did not answer, or as if another thread read them."""
     ready, over = threading.Event(), threading.Event()
 
     def hold() -> None:
+        place = run.path / "record" if works else None
         with run.lock:
             ready.set()
-            over.wait(60)
+            while not over.wait(0.001 if place else 60):
+                sum(range(10_000))
 
     thread = threading.Thread(target=hold)
     thread.start()
@@ -42,7 +44,8 @@ def held(run: Viewed) -> Iterator[None]:
 def test_a_store_that_does_not_answer_holds_up_its_run_only(
     seen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "LIMIT_S", 0.3)
+    for module in (server, patience):
+        monkeypatch.setattr(module, "LIMIT_S", 0.3)
     monkeypatch.setattr(patience, "ROW_S", 0.3)
     for name in ("one", "other"):
         shutil.copytree(seen, tmp_path / name, ignore=shutil.ignore_patterns("snapshots", "state.sqlite", "logs"))
@@ -53,7 +56,7 @@ def test_a_store_that_does_not_answer_holds_up_its_run_only(
     with held(silent):
         refused = client.get("/run/other/failures")
         assert (refused.status_code, f"{tmp_path / 'other'} has not answered for 0.3 s" in refused.text) == (503, True)
-        for module, name in ((server, "LIMIT_S"), (patience, "ROW_S")):
+        for module, name in ((server, "PAGE_S"), (patience, "ROW_S")):
             monkeypatch.setattr(module, name, 600.0)
         assert client.get("/run/other/events").status_code == 503, "without another wait"
         assert client.get("/run/one/failures").status_code == 200
@@ -107,7 +110,7 @@ def test_a_list_waits_for_a_few_runs_only(monkeypatch: pytest.MonkeyPatch) -> No
         return "" if name.startswith("silent") and not over.wait(60) else name
 
     names, stuck = ["a", *(f"silent-{at}" for at in range(9)), "b"], {}
-    assert patience.in_turn(names, names, work, stuck) == ["a", *[None] * 10]
+    assert patience.in_turn(names, names, work, stuck, Path("runs")) == ["a", *[None] * 10]
     assert list(stuck) == names[1 : 1 + patience.MOST_WAITS]
     assert asked == names[: 1 + patience.MOST_WAITS]
     over.set()
@@ -118,4 +121,28 @@ def test_an_error_of_one_run_is_the_callers() -> None:
         raise ValueError(name)
 
     with pytest.raises(ValueError, match="a"):
-        patience.in_turn(["a"], ["a"], work, {})
+        patience.in_turn(["a"], ["a"], work, {}, Path("runs"))
+
+
+def test_a_page_of_a_run_that_is_read_for_long_says_how_far_that_is_and_comes_afterwards(
+    seen: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "PAGE_S", 0.1)
+    runs = Runs(seen.parent, seen)
+    client = TestClient(application(runs, Access("t")), "http://127.0.0.1", headers={"authorization": "Bearer t"})
+    address = f"/run/{seen.name}/failures"
+    assert "<h1>Failures</h1>" in client.get(address).text
+    run = runs.find(seen.name)
+    assert run is not None
+    run.reads["records of ranks"] = 1234, 10_000
+    with held(run, works=True):
+        said = client.get(address)
+        assert said.status_code == 200
+        for part in ("reads this run", "1,234 of 10,000", "<code>record</code>", 'http-equiv="refresh"'):
+            assert part in said.text, part
+        for module in (server, patience):
+            monkeypatch.setattr(module, "LIMIT_S", 30.0)  # far longer than between two looks
+        assert "reads this run" in client.get(address).text
+    while "reads this run" in (text := client.get(address).text):
+        time.sleep(0.01)
+    assert "<h1>Failures</h1>" in text

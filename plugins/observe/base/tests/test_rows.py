@@ -209,11 +209,42 @@ def test_a_search_finds_rows_by_texts_and_numbers_in_columns_and_by_nothing_else
     kept = [Row(1, "a.b", at, each, ("ids", "answers")) for at, each in enumerate(columns)]
     (folder / "000000.jsonl").write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in kept))
     index = row_index.RowIndex(tmp_path)
-    assert [each.row for each in index.find(index.entries(), text)] == found
+    assert [each.row for each in index.find(index.entries(), text, 10)[0]] == found
 
 
 @pytest.mark.parametrize("sort", ["reward", "-reward"])
 def test_the_newest_of_equal_rows_comes_first(sort: str) -> None:
-    rows = [entry_of(RankRef("a", 0), Row(step, "a.b", 0, {"reward": 0.0}), (Path(), 0)) for step in (0, 2, 1)]
-    found = choose(rows, Choice(sort=sort), lambda each, text: each)
+    rows = [entry_of(RankRef("a", 0), Row(step, "a.b", 0, {"reward": 0.0}), (Path(), 0)) for step in (2, 1, 0)]
+    found = choose(rows, Choice(sort=sort), lambda each, text, most: (each[:most], False))
     assert [each.step for each in found.rows] == [2, 1, 0]
+    assert [each.step for each in choose(rows, Choice(sort=sort, find="x"), lambda each, *_: (each, False)).rows] == [
+        2,
+        1,
+        0,
+    ]
+
+
+def test_a_search_ends_when_it_has_found_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 60 rows in two files, each has "all", and rows 7 and 50 have "rare"."""
+    monkeypatch.setattr(row_index, "FIRST_ROWS", 4)
+    for rank in (0, 1):
+        folder = rows_folder(tmp_path, "a", rank)
+        folder.mkdir(parents=True)
+        texts = {at: f"all {'rare' if at in (7, 50) else ''}" for at in range(rank, 60, 2)}
+        kept = [Row(at // 10, "a.b", at, {"text": text, "n": -at}) for at, text in texts.items()]
+        (folder / "000000.jsonl").write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in kept))
+    index, read = row_index.RowIndex(tmp_path), list[int]()
+    index.entries()
+    newest = index.newest()
+    assert [(each.step, each.row) for each in newest] == sorted(
+        ((at // 10, at) for at in range(60)), key=lambda each: (-each[0], each[1])
+    )
+    having = row_index._having
+    monkeypatch.setattr(row_index, "_having", lambda rows, wanted: read.append(len(rows)) or having(rows, wanted))
+    found, more = index.find(newest, "all", 10)
+    assert ([each.row for each in found], more, read) == ([*range(50, 60)], True, [4, 16])
+    assert [each.row for each in index.find(newest, "rare", 10)[0]] == [50, 7]
+    assert index.find(newest, "rare", 1) == ([newest[0]], True)
+    assert index.find(newest, "none", 1) == ([], False)
+    shown = choose(newest, Choice(find="rare", sort="n", size=1), index.find)
+    assert ([each.row for each in shown.rows], len(shown.passing), shown.more) == ([50], 2, False)

@@ -15,7 +15,7 @@ from rolemesh.errors import RolemeshError
 from rolemesh_runtime.beside import Beside
 from rolemesh_runtime.first_look import LIMIT_S
 
-__all__ = ["answered"]
+__all__ = ["Readers", "answered"]
 
 LOOK_S = 0.25
 """Seconds between two looks at the thread that works."""
@@ -65,12 +65,55 @@ class _Cpu:
     def has_grown(self) -> bool:
         """Return whether the thread, or others for it, have worked since the last call."""
         own, all_, at = self._own, self._all, self._at
-        try:
-            self._own = time.clock_gettime(time.pthread_getcpuclockid(self._thread.ident or 0))
-        except OSError:  # it has just ended
+        if (now := _cpu_s(self._thread)) is None:
             return True
-        self._all, self._at = time.process_time(), time.monotonic()
+        self._own, self._all, self._at = now, time.process_time(), time.monotonic()
         return self._own != own or self._all - all_ > BUSY * (self._at - at)
+
+
+class Readers:
+    """The threads that work on a folder: `own`, which may wait for another one, and all that have a path in it."""
+
+    def __init__(self, folder: Path, own: threading.Thread) -> None:
+        self.place = ""
+        """A path in the folder on which one of them worked at the last look; "" for none."""
+        self._folder, self._own = folder, own
+        self._known: dict[int, float] = {}
+        self._began = self._moved = time.monotonic()
+        self.still_s()
+
+    def is_alive(self) -> bool:
+        """Return whether `own` works or waits."""
+        return self._own.is_alive()
+
+    def lasted_s(self) -> float:
+        """Return the seconds since the first look."""
+        return time.monotonic() - self._began
+
+    def have_moved(self) -> bool:
+        """Return whether their processor time has ever grown, as far as the looks tell."""
+        self.still_s()
+        return self._moved > self._began
+
+    def still_s(self) -> float:
+        """Return for how many seconds no processor time of these threads has grown, as far as the looks tell."""
+        others = (thread for thread in threading.enumerate() if thread is not threading.current_thread())
+        found = {thread: _place(thread, self._folder) for thread in others}
+        used = {thread.ident or 0: _cpu_s(thread) for thread, place in found.items() if place or thread is self._own}
+        known = {number: seconds for number, seconds in used.items() if seconds is not None}
+        if any(seconds > self._known.get(number, seconds) for number, seconds in known.items()):
+            self._moved = time.monotonic()
+        self._known |= known
+        self.place = max(found.values(), key=len, default="")
+        return time.monotonic() - self._moved
+
+
+def _cpu_s(thread: threading.Thread) -> float | None:
+    """Return the processor time of a thread; None if it has just ended."""
+    try:
+        return time.clock_gettime(time.pthread_getcpuclockid(thread.ident or 0))
+    except OSError:
+        return None
 
 
 class _Told:

@@ -12,6 +12,8 @@ from rolemesh_view.entries import Entry
 
 __all__ = ["Choice", "Shown", "choose"]
 
+COUNTED = 1000
+"""Number of rows with a text that a search counts at least; beyond it, a page says that there are more."""
 REWARD, TOKENS = "reward", "tokens"
 """The orders by a row's reward, and by the number of its sampled tokens, whatever its columns are called."""
 
@@ -35,33 +37,32 @@ class Choice(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """A page of rows, and all rows that pass the filters."""
+    """A page of rows, and the rows that pass the filters: all, or with `more` the first ones in the wanted order."""
 
-    rows: list[Entry]
+    rows: Sequence[Entry]
     passing: Sequence[Entry]
-
-    @property
-    def total(self) -> int:
-        """The number of rows that pass the filters."""
-        return len(self.passing)
+    more: bool = False
 
 
-def choose(rows: Sequence[Entry], choice: Choice, find: Callable[[Sequence[Entry], str], Sequence[Entry]]) -> Shown:
-    """Return the rows that pass, in the wanted order: the newest step first unless `sort` names a column.
+def choose(
+    rows: Sequence[Entry], choice: Choice, find: Callable[[Sequence[Entry], str, int], tuple[Sequence[Entry], bool]]
+) -> Shown:
+    """Return those of `rows` that pass, in the wanted order: as they are, the newest first, or by the column of `sort`.
 
-    `find` returns those rows that have a text in a column.
+    `find` returns the first rows that have a text in a column, up to a number, and whether there are more.
     """
     passing = [row for row in rows if _passes(row, choice)] if _filters(choice) else rows
+    last, down = choice.first + choice.size, choice.sort.startswith("-")
+    pick, missing = (nlargest, -math.inf) if down else (nsmallest, math.inf)
+
+    def by(row: Entry) -> float:
+        return _size(_measure(row, choice.sort), missing)
+
     if choice.find:
-        passing = find(passing, choice.find)
-    last = choice.first + choice.size
-    name, down = choice.sort.removeprefix("-"), choice.sort.startswith("-")
-    if not name:
-        found = nlargest(last, passing, key=lambda row: (row.step, -row.row))
-    else:
-        pick, missing = (nlargest, -math.inf) if down else (nsmallest, math.inf)
-        newest = sorted(passing, key=lambda row: (-row.step, row.row))  # first among equals
-        found = pick(last, newest, key=lambda row: _size(_measure(row, choice.sort), missing))
+        ordered = sorted(passing, key=by, reverse=down) if choice.sort else passing
+        found, more = find(ordered, choice.find, max(COUNTED, last))
+        return Shown(found[choice.first : last], found, more)
+    found = pick(last, passing, key=by) if choice.sort else passing[:last]  # the newest is first among equals
     return Shown(found[choice.first :], passing)
 
 

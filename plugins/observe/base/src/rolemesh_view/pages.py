@@ -111,9 +111,14 @@ def job(run: Viewed) -> dict[str, Any]:
         return {"run": run.name, "state": run.state(), "summary": summary, "pace": pace, "goal": goal_of(run.facts)}
 
 
-def silent(name: str) -> dict[str, Any]:
-    """Return the row of a run whose store does not answer."""
-    summary = Summary(name, "no answer", -1, None, 0.0, 0.0, "the store of this run does not answer", {}, None)
+def silent(name: str, *, reads: bool = False) -> dict[str, Any]:
+    """Return the row of a run whose store does not answer, or whose files the viewer still `reads`."""
+    told = (
+        ("reading", "the viewer still reads this run")
+        if reads
+        else ("no answer", "the store of this run does not answer")
+    )
+    summary = Summary(name, told[0], -1, None, 0.0, 0.0, told[1], {}, None)
     return {"run": name, "state": summary.state, "summary": summary, "pace": Pace(None, None, None), "goal": None}
 
 

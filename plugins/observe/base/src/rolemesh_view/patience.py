@@ -7,31 +7,39 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
-__all__ = ["LIMIT_S", "Silent", "Stuck", "in_thread", "in_turn", "within"]
+from rolemesh_facts.waiting import Readers
+
+__all__ = ["LIMIT_S", "MOST_S", "PAGE_S", "Silent", "Stuck", "in_thread", "in_turn", "within"]
 
 LIMIT_S = 15.0
-"""Seconds that a page waits for the files of a run."""
+"""Seconds without progress after which the files of a run count as silent."""
+PAGE_S, MOST_S = 2.0, 60.0
+"""Seconds after which a page tells how far the reading is, and that data for a script is waited for at most."""
+LOOK_S = 0.25
+"""Seconds between two looks at the threads that read."""
 ROW_S = 3.0
 """Seconds that the list of jobs waits for the files of each run."""
 MOST_WAITS = 3
 """Number of runs for which one list waits in vain. It leaves out the rest."""
 T = TypeVar("T")
 Item = TypeVar("Item")
-Stuck = MutableMapping[str, threading.Thread]
-"""The threads that wait for a store that did not answer in time, by the names of runs."""
+Stuck = MutableMapping[str, Readers]
+"""Those that read the files of a run, or wait for them, longer than somebody waited, by the names of runs."""
 
 
 class Silent(Exception):
-    """Files have not been read in time: `thread` still waits for them."""
+    """Files have not been read in time: `readers` still read them, or wait for them."""
 
-    def __init__(self, thread: threading.Thread) -> None:
+    def __init__(self, readers: Readers) -> None:
         super().__init__("files have not been read in time")
-        self.thread = thread
+        self.readers = readers
 
 
 async def in_thread(work: Callable[[], T]) -> T:
@@ -39,21 +47,30 @@ async def in_thread(work: Callable[[], T]) -> T:
     return await _begun(work)[1]
 
 
-async def within(seconds: float, work: Callable[[], T]) -> T:
-    """Return what `work` returns, from a thread of its own. Raises `Silent` if it takes longer than `seconds`."""
+async def within(seconds: float, work: Callable[[], T], folder: Path) -> T:
+    """Return what `work` returns, from a thread of its own, which reads in `folder`.
+
+    Raises `Silent` if it takes longer than `seconds`, or `LIMIT_S` without progress.
+    """
     thread, result = _begun(work)
-    try:
-        return await asyncio.wait_for(result, seconds)
-    except TimeoutError:
-        if thread.is_alive():
-            raise Silent(thread) from None
-        raise
+    readers, until = Readers(folder, thread), time.monotonic() + seconds
+    while True:
+        try:
+            return await asyncio.wait_for(asyncio.shield(result), min(LOOK_S, max(0.0, until - time.monotonic())))
+        except TimeoutError:
+            if result.done():
+                raise
+        if readers.still_s() >= LIMIT_S or time.monotonic() >= until:
+            raise Silent(readers)
 
 
-def in_turn(items: Sequence[Item], names: Sequence[str], work: Callable[[Item], T], stuck: Stuck) -> list[T | None]:
+def in_turn(
+    items: Sequence[Item], names: Sequence[str], work: Callable[[Item], T], stuck: Stuck, folder: Path
+) -> list[T | None]:
     """Return ``work(item)`` of each item; None for those whose files are not read within `ROW_S`.
 
-    `names` are those of the items. It adds the threads that wait to `stuck`, and asks for none that is there.
+    `names` are those of the items, in `folder`. It adds the threads that wait to `stuck`, and asks for none that is
+    there.
     """
     found: list[T | None] = [None] * len(items)
     at = waits = 0
@@ -80,7 +97,8 @@ def in_turn(items: Sequence[Item], names: Sequence[str], work: Callable[[Item], 
                     raise result
                 found[number], at = result, number + 1
         except Empty:
-            stuck[names[at]] = thread
+            stuck[names[at]] = Readers(folder / names[at].lstrip("/"), thread)
+            thread.join(LOOK_S)  # until the next look at it
             at, waits = at + 1, waits + 1
         finally:
             over.set()

@@ -5,7 +5,7 @@ A row is decoded once, when it is new, and again when a page shows it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
@@ -20,10 +20,15 @@ from rolemesh_recorder.reading import decode_row, kept_files, read_rows
 from rolemesh_recorder.rows import Row
 from rolemesh_view.entries import Entry, entry_of, missing_policy
 
-__all__ = ["MOST_ROWS", "Named", "RowIndex"]
+__all__ = ["MOST_ROWS", "Named", "Reads", "RowIndex"]
 
+Reads = MutableMapping[str, tuple[int, int]]
+"""What is being read, each with how many parts of it have been, and how many there are."""
+FILES = "files of kept rows"
 MOST_ROWS = 50_000
 """Maximum number of kept rows that the viewer looks at."""
+FIRST_ROWS, MORE = 1024, 4
+"""Number of rows that a search reads first, and how many times as many it reads each time while it has too few."""
 
 
 class _File(NamedTuple):
@@ -54,31 +59,45 @@ class Named(NamedTuple):
 
 
 class RowIndex:
-    """The kept rows of the run in `path`. Only one thread may use it at a time."""
+    """The kept rows of the run in `path`. Only one thread may use it at a time.
 
-    def __init__(self, path: Path) -> None:
+    `reads` says meanwhile how many of the files it has read.
+    """
+
+    def __init__(self, path: Path, reads: Reads | None = None) -> None:
         self.version = 0
         """A number that changes when `entries` finds other rows than before."""
-        self._path = path
+        self._path, self._reads = path, {} if reads is None else reads
         self._files: dict[Path, _File] = {}
         self._named: tuple[int, Named] | None = None
+        self._newest: tuple[int, list[Entry]] = -1, []
 
     def entries(self, most: int = MOST_ROWS) -> list[Entry]:
         """Return the first `most` rows, rank by rank, the oldest first. This reads what is new since the last call."""
         found: list[Entry] = []
         files: dict[Path, _File] = {}
-        for ref, path in kept_files(self._path):
+        there = list(kept_files(self._path))
+        for at, (ref, path) in enumerate(there):
             if len(found) >= most:
                 break
+            self._reads[FILES] = at, len(there)
             try:
                 files[path] = _renewed(self._files.get(path), ref, path)
             except OSError:
                 continue
             found += files[path].entries[: most - len(found)]
+        self._reads.pop(FILES, None)
         if [*map(id, files.values())] != [*map(id, self._files.values())]:
             self.version += 1
         self._files = files
         return found
+
+    def newest(self) -> list[Entry]:
+        """Return the rows that `entries` has found, those of the newest step first, by their numbers."""
+        if self._newest[0] != self.version:
+            rows = [row for file in self._files.values() for row in file.entries][:MOST_ROWS]
+            self._newest = self.version, sorted(rows, key=lambda row: (-row.step, row.row))
+        return self._newest[1]
 
     def named(self) -> Named:
         """Return the names in the rows that `entries` has found."""
@@ -102,22 +121,40 @@ class RowIndex:
                     if row is not None:
                         yield entry, row
 
-    def find(self, entries: Iterable[Entry], text: str) -> list[Entry]:
-        """Return those of `entries` with `text` in a column: in a text, or in what else is there, as JSON."""
+    def find(self, entries: Sequence[Entry], text: str, most: int) -> tuple[list[Entry], bool]:
+        """Return the first `most` of `entries` with `text` in a column, and whether there are more.
+
+        The text is in a text, or in what else is there, as JSON. The search ends when it has found enough.
+        """
         found: list[Entry] = []
-        wanted = msgspec.json.encode(text.encode(errors="backslashreplace").decode())[1:-1]
-        for path, each in groupby(entries, key=lambda entry: entry.place[0]):
-            with suppress(OSError), open_recorded(path) as file:
-                found += _with_text(file.read(), {entry.place[1]: entry for entry in each}, wanted)
-        return found
+        wanted, at, size = msgspec.json.encode(text.encode(errors="backslashreplace").decode())[1:-1], 0, FIRST_ROWS
+        while at < len(entries) and len(found) <= most:
+            found += _having(entries[at : at + size], wanted)
+            at, size = at + size, MORE * size
+        return found[:most], len(found) > most
 
 
-def _with_text(data: bytes, entries: Mapping[int, Entry], wanted: bytes) -> Iterator[Entry]:
-    """Yield those of `entries`, which begin at these bytes of `data`, that have `wanted` in a column."""
+def _having(entries: Sequence[Entry], wanted: bytes) -> list[Entry]:
+    """Return those of `entries` that have `wanted` in a column. Each file is read from the first to the last of its."""
+    files: dict[Path, dict[int, Entry]] = {}
+    for entry in entries:
+        files.setdefault(entry.place[0], {})[entry.place[1]] = entry
+    found: set[int] = set()
+    for path, places in files.items():
+        first, last = min(places), max(places)
+        with suppress(OSError), open_recorded(path) as file:
+            file.seek(first)
+            data = file.read(last - first) + file.readline()
+            found.update(id(entry) for entry in _with_text(data, first, places, wanted))
+    return [entry for entry in entries if id(entry) in found] if found else []
+
+
+def _with_text(data: bytes, first: int, entries: Mapping[int, Entry], wanted: bytes) -> Iterator[Entry]:
+    """Yield those of `entries` that have `wanted` in a column, by their begins; `data` begins at `first`."""
     at = data.find(wanted)
     while at >= 0:
         begin, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
-        entry = entries.get(begin)
+        entry = entries.get(first + begin)
         if entry is not None and (_is_in_value(data, at, at + len(wanted)) or _has(data[begin:end], wanted)):
             yield entry
         at = data.find(wanted, end) if end >= 0 else -1

@@ -41,8 +41,8 @@ def columns_of_table(choice: Choice) -> list[tuple[str, str]]:
 
 
 def scatter(rows: Sequence[Entry]) -> Scatter | None:
-    """Return the picture of the newest rows with a reward and a length; None with fewer than two, or two equal ones."""
-    told = ((row, row.said.reward, row.said.tokens) for row in reversed(rows))
+    """Return the picture of the first rows with a reward and a length; None with fewer than two, or two equal ones."""
+    told = ((row, row.said.reward, row.said.tokens) for row in rows)
     both = ((row, float(reward), tokens) for row, reward, tokens in told if reward is not None and tokens is not None)
     found = [*islice(both, MOST_DOTS)][::-1]
     rewards, lengths = [reward for _, reward, _ in found], [tokens for _, _, tokens in found]

@@ -45,12 +45,12 @@ def follows(query: Mapping[str, str]) -> bool:
 
 
 def lists(run: Viewed, query: Mapping[str, str], kept: Sequence[Entry]) -> dict[str, Any]:
-    """Return the tables of steps and groups, and what the page says about the `kept` rows.
+    """Return the tables of steps and groups, and what the page says about the `kept` rows, which were just read.
 
     `newest` changes when other rows would be the ones that the page shows.
     """
     choice, by = _choice(query), query.get("by", "")
-    found = choose(kept, choice, run.rows.find)
+    found = choose(run.rows.newest(), choice, run.rows.find)
     of_op = [each for each in kept if not choice.op or each.op == choice.op]
     of_step = [each for each in of_op if each.step == choice.step]
     flow = run.facts.flow() if not kept else None
@@ -61,13 +61,13 @@ def lists(run: Viewed, query: Mapping[str, str], kept: Sequence[Entry]) -> dict[
     told: list[StepRows | Group] = [*steps, *groups]
     return {
         "operators": [op.label for op in flow.ops] if flow else [],
-        "choice": choice, "found": found.rows, "passing": found.passing, "total": found.total,
-        "kept": len(kept), "most": MOST_ROWS,
+        "choice": choice, "found": found.rows, "passing": found.passing,
+        "total": len(found.passing), "more": found.more, "kept": len(kept), "most": MOST_ROWS,
         "missing": run.rows.named().missing,
         "faults": [name for name in FAULTS if name == "truncated" or any(each.faults[name] for each in told)],
         "steps": steps, "groups": groups,
         "why": _why(run, of_op, choice.step) if choice.step is not None and whole else None,
-        "newest": f"{found.total} {first.step} {first.op} {first.row} {first.ref}" if first else "",
+        "newest": f"{len(found.passing)} {first.step} {first.op} {first.row} {first.ref}" if first else "",
         "link": lambda **changes: link(choice, by, changes),
     }  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection
 from functools import cache
 from pathlib import Path
@@ -24,7 +25,7 @@ from rolemesh_view import data, pages, text
 from rolemesh_view.actions import QUESTIONS, act
 from rolemesh_view.guard import Access, Guard, same
 from rolemesh_view.live import Live, Parts
-from rolemesh_view.patience import LIMIT_S, Silent, Stuck, in_turn, within
+from rolemesh_view.patience import LIMIT_S, MOST_S, PAGE_S, Silent, Stuck, in_turn, within
 from rolemesh_view.text import shown
 from rolemesh_view.viewed import Runs, Viewed
 
@@ -92,7 +93,7 @@ class _Show:
         return RedirectResponse(f"./{quote(request.path_params['name'], safe='')}/overview", 303)
 
     async def page(self, request: Request) -> Response:
-        return await self._within(request.path_params["name"], lambda: self._page(request))
+        return await self._within(request.path_params["name"], lambda: self._page(request), page=True)
 
     async def data(self, request: Request) -> Response:
         return await self._within(request.path_params["name"], lambda: self._data(request))
@@ -100,15 +101,25 @@ class _Show:
     async def ask(self, request: Request) -> Response:
         return await self._within(request.path_params["name"], lambda: self._ask(request))
 
-    async def _within(self, name: str, work: Callable[[], Response]) -> Response:
-        """Return the answer of `work`; 503 if the files of the run `name` ("": of all runs) do not come in time."""
-        waiting = self._stuck.get(name)
-        if waiting is None or not waiting.is_alive():
+    async def _within(self, name: str, work: Callable[[], Response], *, page: bool = False) -> Response:
+        """Return the answer of `work`; 503 if the files of the run `name` ("": of all runs) do not come in time.
+
+        While they come slowly, a `page` says how far the reading is, and loads again.
+        """
+        readers, path = self._stuck.get(name), self._runs.folder_of(name)
+        if readers is None or not readers.is_alive():
             try:
-                return await within(LIMIT_S, work)
+                return await within(PAGE_S if page else MOST_S, work, path)
             except Silent as silent:
-                self._stuck[name] = silent.thread
-        folder = shown(str(self._runs.folder_of(name)), 300)
+                readers = self._stuck[name] = silent.readers
+        if page and readers.still_s() < LIMIT_S:
+            run = self._runs.named(name)
+            reads = dict(run.reads) if run is not None else {}
+            at = os.path.relpath(readers.place, path) if readers.place and readers.place != str(path) else ""
+            return self._html(
+                "reading", title="Reading", root="../../", reads=reads, at=at, seconds=readers.lasted_s(), name=name
+            )
+        folder = shown(str(path), 300)
         return PlainTextResponse(
             f"503: {folder} has not answered for {LIMIT_S:g} s, so the viewer cannot show it. Look whether its file "
             "system is mounted and its server answers, and load the page again. Other runs are not affected.\n",
@@ -123,7 +134,7 @@ class _Show:
         with run.lock:
             context = page(run, request.query_params)
         if name == "metrics":
-            [listed] = in_turn([self._runs], ["/"], Runs.all, self._stuck)
+            [listed] = in_turn([self._runs], ["/"], Runs.all, self._stuck, self._runs.folder)
             others = listed if listed is not None else self._runs.known()
             context["others"] = [each.name for each in others if each is not run]
         frame = pages.frame(run, name, request.query_params)
@@ -135,7 +146,7 @@ class _Show:
         page = query.get("page", "")
         names = pages.STREAMED.get(page, ())
         try:
-            run = await within(LIMIT_S, lambda: self._run(request))
+            run = await within(LIMIT_S, lambda: self._run(request), self._runs.folder_of(request.path_params["name"]))
         except Silent:
             return PlainTextResponse("503: the folder of the runs does not answer\n", 503)
         key = run, page, tuple(query.get(name, "") for name in names)
@@ -149,22 +160,27 @@ class _Show:
         )
 
     def _jobs(self) -> dict[str, Any]:
-        [listed] = in_turn([self._runs], ["/"], lambda runs: (runs.all(), runs.closed()), self._stuck)
+        folder = self._runs.folder
+        [listed] = in_turn([self._runs], ["/"], lambda runs: (runs.all(), runs.closed()), self._stuck, folder)
         (runs, closed), silent = (listed, []) if listed is not None else self._one_by_one()
         names = [run.name for run in runs]
-        rows = in_turn(runs, names, pages.job, self._stuck)
-        told = [row or pages.silent(name) for name, row in zip(names, rows, strict=True)]
-        return {"rows": told + [pages.silent(name) for name in silent], "folder": self._runs.folder, "closed": closed}
+        rows = in_turn(runs, names, pages.job, self._stuck, folder)
+        told = [row or self._silent(name) for name, row in zip(names, rows, strict=True)]
+        return {"rows": told + [self._silent(name) for name in silent], "folder": folder, "closed": closed}
+
+    def _silent(self, name: str) -> dict[str, Any]:
+        readers = self._stuck.get(name)
+        return pages.silent(name, reads=readers is not None and readers.have_moved())
 
     def _one_by_one(self) -> tuple[tuple[list[Viewed], list[str]], list[str]]:
         """Return what `_jobs` lists, and the names of folders that do not answer: some folder holds up the listing."""
-        [paths] = in_turn([self._runs], ["/names"], Runs.paths, self._stuck)
+        [paths] = in_turn([self._runs], ["/names"], Runs.paths, self._stuck, self._runs.folder)
         if paths is None:
             if not (known := self._runs.known()):
                 raise Silent(self._stuck["/names"])
             return (known, []), []
         names = [path.name for path in paths]
-        dates = in_turn(paths, names, self._runs.date, self._stuck)
+        dates = in_turn(paths, names, self._runs.date, self._stuck, self._runs.folder)
         found = [(date, path) for date, path in zip(dates, paths, strict=True) if date is not None and date >= 0]
         found.sort(key=lambda each: (-each[0], each[1].name))
         silent = [name for date, name in zip(dates, names, strict=True) if date is None]
@@ -226,8 +242,8 @@ class _Show:
     def _text(self, template: str, **context: Any) -> str:
         """Return a template as text. Addresses are relative, since a proxy may show the viewer below a prefix: the
         pages of a run are two folders deep."""
-        root = "../../" if "run" in context else "./"
-        return self._templates.get_template(f"{template}.html").render(context, root=root)
+        root = {"root": "../../" if "run" in context else "./"}
+        return self._templates.get_template(f"{template}.html").render(root | context)
 
 
 async def _palette(request: Request) -> Response:

@@ -35,7 +35,7 @@ from rolemesh_view.ahead_of_record import Beginning, beginnings, phases, should_
 from rolemesh_view.last_write import QUIET_S, LastWrite
 from rolemesh_view.predictions import SETTLING_S, Forecast, Prediction, Resize, forecast, load_of, predicted, resizes
 from rolemesh_view.renewed import Renewed
-from rolemesh_view.row_index import RowIndex
+from rolemesh_view.row_index import Reads, RowIndex
 
 __all__ = ["Ahead", "Look", "Runs", "Viewed", "Whole"]
 
@@ -53,6 +53,7 @@ LACKS_S = 0.03
 """Seconds that the first page waits for what the viewer cannot read. Later pages have it."""
 USE_RANKS, CRITICAL_RANKS = 1024, 256
 """Numbers of ranks above which the use of time and the critical path cover a shorter time."""
+RECORDS = "records of ranks"
 RESIZES = 5
 """Number of resizes that the page of the flow shows."""
 
@@ -106,14 +107,16 @@ class Viewed:
         self.path, self.name = path, path.resolve().name
         self.facts = RunFacts(path)
         self.run = LivingRun(path)
-        self.rows = RowIndex(path)
+        self.reads: Reads = {}
+        """What the viewer reads now, as far as it takes long."""
+        self.rows = RowIndex(path, self.reads)
         self.usage = KnownUsage(path)
         self.lock = threading.RLock()
         """A lock around `facts`."""
         self.lanes_lock = threading.Lock()
         """A lock around the reading of lanes: only one answer at a time needs memory for them."""
         own, ahead = RunFacts(path), RunFacts(path)  # each for one thread; they read on from where they were
-        self._look = Renewed(lambda: _look(own), self._version)
+        self._look = Renewed(lambda: _look(own, self.reads), self._version)
         self._whole = Renewed(lambda: _whole(path), self._version)
         self._lacks = Renewed(lambda: hindrance(path), self._version)
         self._age = Renewed(LastWrite(path).age)
@@ -227,8 +230,8 @@ def _whole(path: Path) -> Whole:
     return Whole(begin, end, sorted(facts.ranks(), key=lambda ref: (order.get(ref.role, len(order)), ref)))
 
 
-def _look(facts: RunFacts) -> Look:
-    """Read the end of each rank's record, once: there may be ten thousand."""
+def _look(facts: RunFacts, reads: Reads) -> Look:
+    """Read the end of each rank's record, once: there may be ten thousand. `reads` says meanwhile how many."""
     path = facts.path
     begin, end = facts.window(None)
     flow, refs = facts.flow(), facts.ranks()
@@ -244,7 +247,8 @@ def _look(facts: RunFacts) -> Look:
         recent_since, recent_until = max(begin, end - _shorter(recent_s(metrics), USE_RANKS, len(refs))), end
     sizes = sizes_at(flow, events) if flow else {}
     uses, recent, lanes, reached = {}, {}, {}, {}
-    for ref in refs:
+    for at, ref in enumerate(refs):
+        reads[RECORDS] = at, len(refs)
         lines = latest_lines(path, ref.role, ref.rank, min(since, recent_since))
         uses[ref] = use_of(lines, since, until)
         if ref.rank >= sizes.get(ref.role, ref.rank + 1):
@@ -253,6 +257,7 @@ def _look(facts: RunFacts) -> Look:
         if flow:
             lanes[ref] = stretches(lines, path_since, until)
             reached[ref] = reached_step(lines, until)
+    reads.pop(RECORDS, None)
     edges = edge_uses(flow, uses) if flow else []
     critical = critical_path(flow, lanes, path_since, until, reached) if flow else None
     last = facts.last_metrics()
@@ -361,6 +366,10 @@ class Runs:
                     found[name] = known if known is not None and known.path == path else Viewed(path)
             self._known = found
         return list(found.values())
+
+    def named(self, name: str) -> Viewed | None:
+        """Return the run of a name if it is known, without a look at any folder."""
+        return self._known.get(name)
 
     def folder_of(self, name: str) -> Path:
         """Return the folder of the run of a name, or that of all runs, without a look at it."""
