@@ -294,6 +294,7 @@ def flow(seen: Compared) -> None:
 
 WORDS = {
     "computes": "computing", "saves snapshots": "saving", "ahead of its consumers": "idle",
+    "waits for the master": "idle", "waits for other ranks or the master": "idle",
     "waits for memory": "memory", "waits for its turn": "turn", "loads, or makes room": "loading",
     "waits for its group": "gathering", "waits for an answer": "calling", "serves calls": "serving",
     "waits for callers": "following",

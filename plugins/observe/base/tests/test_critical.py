@@ -59,7 +59,7 @@ def test_a_wait_for_the_grant_leads_to_the_rank_that_is_behind() -> None:
     lanes[B] += [Piece(510 * MS, 600 * MS, "idle", step=4), wait(0, 600, 641, 5), op(1, 641, 700, 5)]
     found = {station.name: round(station.share, 2) for station in path(lanes).stations}
     assert found["b.work"] == pytest.approx((500 + 59) / 700, abs=0.01)
-    assert found["b: ahead of its consumers"] == pytest.approx(90 / 700, abs=0.01)
+    assert found["b: waits for the master"] == pytest.approx(90 / 700, abs=0.01)
 
 
 def test_the_start_of_the_job_is_not_on_the_path() -> None:

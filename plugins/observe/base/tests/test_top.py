@@ -134,7 +134,7 @@ def test_a_rank_of_an_ended_job_waits_for_nothing_after_its_last_step(run: Path)
         ({"state": "starting"}, "starts"),
         ({"state": "up"}, "runs setup"),
         ({"state": "ready"}, "waits for the other ranks"),
-        ({"state": "running", "phase": "loading", "doing": "use"}, "loading use"),
+        ({"state": "running", "phase": "loading", "doing": "use"}, "loading, or making room"),
     ],
 )
 @pytest.mark.parametrize("role", ["user", "unrecorded"])

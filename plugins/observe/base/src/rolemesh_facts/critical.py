@@ -205,7 +205,7 @@ class _Walk:
             case "gathering":
                 return "group", f"{ref.role}: waits for its group", -1, -1
             case "idle":
-                return "grant", f"{ref.role}: ahead of its consumers", -1, -1
+                return "grant", f"{ref.role}: waits for the master", -1, -1
             case "saving":
                 return "snapshot", f"{ref.role}: snapshot", -1, -1
             case "starting" | "setup" | "restoring":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from rolemesh_recorder.lines import FlowEdge, FlowFile, FlowOp
 
 __all__ = ["GOODPUT", "edge_label", "meaning", "phase_label", "use_label"]
@@ -13,7 +15,7 @@ GOODPUT = (
 _USES = {
     "computing": "computes",
     "saving": "saves snapshots",
-    "idle": "ahead of its consumers",
+    "idle": "waits for other ranks or the master",
     "memory": "waits for memory",
     "turn": "waits for its turn",
     "loading": "loads, or makes room",
@@ -45,19 +47,54 @@ def use_label(flow: FlowFile | None, role: str, name: str) -> str:
     ``edge 0`` becomes ``waits for batch of source.make``, or ``waits until sink.take takes batch``.
     """
     kind, _, number = name.partition(" ")
+    if name == "idle" and flow is not None:
+        return _idle(flow, role)
     if kind != "edge" or flow is None or not number.isdigit() or int(number) >= len(flow.edges):
         return _USES.get(name, name)
     edge = flow.edges[int(number)]
     source, target = (flow.ops[op] if 0 <= op < len(flow.ops) else FlowOp(op, "?", "?") for op in (edge.src, edge.dst))
-    if target.role == role:
-        return f"waits for {edge.param} of {source.label}"
-    return f"waits until {target.label} takes {edge.param}"
+    return _taken(edge, source) if target.role == role else _sent(edge, target)
 
 
 def phase_label(flow: FlowFile | None, role: str, phase: str, op: int = -1, edge: int = -1) -> str:
     """Return what a piece of a rank's lane means: the operator that computes, or what the rank waits for."""
     if phase == "computing" and flow is not None and 0 <= op < len(flow.ops):
         return flow.ops[op].label
-    if phase in ("waiting", "blocked") and edge >= 0:
-        return use_label(flow, role, f"edge {edge}")
-    return _USES.get(phase, phase)
+    if phase in ("waiting", "blocked") and flow is not None and 0 <= edge < len(flow.edges):
+        way = flow.edges[edge]  # of an edge within a role, only the phase says which end waits
+        at = way.src if phase == "waiting" else way.dst
+        other = flow.ops[at] if 0 <= at < len(flow.ops) else FlowOp(at, "?", "?")
+        return _taken(way, other) if phase == "waiting" else _sent(way, other)
+    if phase == "blocked" and edge < 0:
+        return _USES["memory"]
+    return use_label(flow, role, phase) if phase == "idle" else meaning(phase)
+
+
+def _taken(edge: FlowEdge, source: FlowOp) -> str:
+    return f"waits for {edge.param} of {source.label}"
+
+
+def _sent(edge: FlowEdge, target: FlowOp) -> str:
+    return f"waits until {target.label} takes {edge.param}"
+
+
+def _idle(flow: FlowFile, role: str) -> str:
+    """Return what a rank of `role` waits for that may not run further: the master lets it run a few seconds' steps
+    ahead of the rank that is behind all others.
+
+    A role cannot be ahead of those whose values it takes. Without other roles, only its own ranks or the master remain.
+    """
+    pairs = [(flow.ops[edge.src].role, flow.ops[edge.dst].role) for edge in flow.edges]
+    before, after = _reached(role, [(dst, src) for src, dst in pairs]), _reached(role, pairs)
+    behind = {op.role for op in flow.ops} - before - {role}
+    if behind and behind <= after:
+        return "ahead of its consumers"
+    return "waits for the master" if not behind and flow.sizes.get(role) == 1 else _USES["idle"]
+
+
+def _reached(role: str, pairs: Collection[tuple[str, str]]) -> set[str]:
+    """Return the roles to which a way along `pairs` leads from `role`."""
+    found, new = set[str](), {role}
+    while new:
+        found |= (new := {to for at, to in pairs if at in new} - found)
+    return found

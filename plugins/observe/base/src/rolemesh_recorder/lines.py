@@ -62,10 +62,10 @@ class Stretch(msgspec.Struct, tag_field="k", tag="span", frozen=True, omit_defau
 class Account(msgspec.Struct, tag_field="k", tag="account", frozen=True, omit_defaults=True):
     """The use of the `d` µs from `t` on: µs by name. Stretches and short times both count here.
 
-    The names are ``computing``, ``saving`` (snapshots), ``idle`` (ahead of its consumers), ``edge N`` (a wait for
-    a value of edge N, or for a consumer that takes one), ``memory``, ``turn``, ``loading`` (for a turn, or making
-    room), ``gathering``, ``calling``, ``serving`` and ``following`` (a service waits for its callers). The rest of `d`
-    is time of the engine. A number below 0 corrects earlier accounts.
+    The names are ``computing``, ``saving`` (snapshots), ``idle`` (until the master lets it run further), ``edge N`` (a
+    wait for a value of edge N, or for a consumer that takes one), ``memory``, ``turn``, ``loading`` (for a turn, or
+    making room), ``gathering``, ``calling``, ``serving`` and ``following`` (a service waits for its callers). The rest
+    of `d` is time of the engine. A number below 0 corrects earlier accounts.
 
     - `steps`: steps that ended in this time; `step`: the last finished one.
     - `least`: stretches that are shorter than this, in µs, have no line.

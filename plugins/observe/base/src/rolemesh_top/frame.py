@@ -16,9 +16,10 @@ from rolemesh.api.observer import Event, RankStatus
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import EXIT_CODES
 from rolemesh_console.sentences import sentence
+from rolemesh_console.text import activity
 from rolemesh_facts import RunFacts
 from rolemesh_facts.critical import Critical
-from rolemesh_facts.labels import edge_label, meaning, phase_label, use_label
+from rolemesh_facts.labels import edge_label, phase_label, use_label
 from rolemesh_facts.overview import leading, pace_of, trend, under_way
 from rolemesh_facts.pieces import Piece
 from rolemesh_facts.ranks import ends_of, processes_of
@@ -287,12 +288,8 @@ def _unrecorded(name: str, known: Mapping[str, Any], restarts: int) -> RankLine:
 
 def _present(known: Mapping[str, Any]) -> str:
     """Return what the master knows that a rank does now; "" for nothing."""
-    if known.get("phase") == "calling" and known.get("doing"):
-        return f"{known['doing']}: {meaning('calling')}"
-    if known.get("phase") in ("idle", "calling", "serving", "following"):
-        return meaning(str(known["phase"]))
     if known.get("phase"):
-        return f"{known['phase']} {known.get('doing', '')}".strip()
+        return activity(_status_of(known)).plain
     return BEFORE.get(str(known.get("state")), "")
 
 

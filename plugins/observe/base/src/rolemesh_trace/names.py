@@ -10,7 +10,7 @@ from rolemesh_recorder.lines import FlowFile
 __all__ = ["Names"]
 
 _PHASES: Final = {
-    "idle": "ahead of its consumers",
+    "idle": "waits for other ranks or the master",
     "turn": "waits for its turn",
     "loading": "loads, or makes room",
     "gathering": "waits for its group",

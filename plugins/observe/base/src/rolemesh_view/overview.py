@@ -26,6 +26,12 @@ MOST_ADVICE, MOST_FAILURES = 3, 3
 """Lines of the page about what needs attention, and about what failed."""
 MOST_STATIONS, LEAST = 3, 0.05
 """Number of stations of the critical path in a sentence, and the smallest share of one."""
+STATIONS = {
+    "edge": "the edge {name}", "grant": "the master, before further steps of {role}", "memory": "memory of {role}",
+    "call": "answers to calls of {role}", "turn": "the turn of {role}", "group": "the group of {role}",
+    "snapshot": "snapshots of {role}",
+}  # fmt: skip
+"""Kinds of stations of the critical path in a sentence; others have their name."""
 WORDS = {
     "rises": "rises from {} to {}",
     "falls": "falls from {} to {}",
@@ -79,9 +85,8 @@ def bottleneck(critical: Critical | None) -> str:
     stations: Sequence[Station] = critical.stations if critical else ()
     if not stations:
         return ""
-    words = {"edge": "the edge {}", "call": "the call {}", "turn": "the turn {}", "group": "the group {}"}
     told = [
-        f"{words.get(each.kind, '{}').format(each.name)} ({each.share:.0%})"
+        f"{STATIONS.get(each.kind, '{name}').format(name=each.name, role=each.role)} ({each.share:.0%})"
         for each in stations[:MOST_STATIONS]
         if each.share >= LEAST
     ]

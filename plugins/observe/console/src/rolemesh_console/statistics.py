@@ -195,7 +195,7 @@ class Statistics:
     def shares(self, *, recent: bool) -> dict[str, tuple[float, float, float, float]]:
         """Return, by role, the shares of computing, waiting for input, blocked on credit, and the rest.
 
-        They are shares of the elapsed time. A role that starts again, is ahead of its consumers, or is done has a large
+        They are shares of the elapsed time. A role that starts again, may not run further yet, or is done has a large
         rest.
         """
         totals = self.role_totals

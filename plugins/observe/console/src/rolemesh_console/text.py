@@ -117,8 +117,8 @@ def activity(rank: RankStatus) -> Text:
             return Text(f"computing {rank.doing}".rstrip(), style="green")
         case "waiting":
             return Text(f"waiting for {rank.doing or 'input'}", style="dim")
-        case "blocked":
-            return Text(f"blocked by {rank.doing}" if rank.doing else "blocked on credit", style="red")
+        case "blocked":  # at an edge, the peer has a role and a dot; else `doing` is the operator
+            return Text(f"blocked by {rank.doing}" if "." in rank.doing else "waiting for memory", style="red")
         case "turn":
             return Text("waiting for its turn", style="dim")
         case "loading":
@@ -132,7 +132,11 @@ def activity(rank: RankStatus) -> Text:
         case "calling":
             return Text(f"{rank.doing}: waiting for an answer" if rank.doing else "waiting for an answer", style="dim")
         case "idle":
-            return Text("ahead of its consumers", style="dim")
+            return Text("waiting for other ranks or the master", style="dim")
+        case "saving":
+            return Text("saving a snapshot", style="dim")
+        case "stopped":
+            return Text("stopped by a signal", style="red")
     return Text(rank.phase or "running", style="dim")
 
 
