@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from rolemesh.api.cluster import NodeView
 from rolemesh.cli import main
+from rolemesh.errors import PlacementError
 from rolemesh.job.prepared import Prepared, prepare
 from rolemesh.job_file import load
 from rolemesh.job_file.loading import Written
@@ -156,15 +157,13 @@ def test_overrides_reach_the_command_as_they_were_typed(
 @example("y")
 @example("1e3")
 def test_values_names_and_paths_are_the_same_strings_behind_the_manifest(text: str) -> None:
-    labelled = NodeView("n", cpu=4.0, labels={"rack": text})
-    one = Submission(JOB, (Group(labelled, 1, 1, 1),), "/job.yaml", f"/runs{text}", {"A": text}, None)
+    one = Submission(JOB, (Group(NodeView("n", cpu=4.0), 1, 1, 1),), "/job.yaml", f"/runs{text}", {"A": text}, None)
     data = yaml.safe_load(manifest(one, Pods(f"i{text}", claim=f"c{text}", secrets={})))
     spec = data["spec"]["rayClusterSpec"]
     (worker,) = spec["workerGroupSpecs"]
     (container,) = worker["template"]["spec"]["containers"]
     env = {each["name"]: kubernetes(each["value"], {"RUNS": "/x"}) for each in container["env"]}
     assert env == {"ROLEMESH_RUNS": f"/runs{text}", "A": text}
-    assert worker["labels"] == {"rack": text}
     assert container["image"] == f"i{text}"
     assert container["volumeMounts"][0]["mountPath"] == f"/runs{text}"
 
@@ -294,17 +293,96 @@ def closed(schema: Any) -> Any:
     return schema
 
 
+@pytest.fixture(scope="module")
+def published() -> dict[str, Any]:
+    """The schemas of RayJob and RayCluster as KubeRay has published them, by kind; unknown fields are errors."""
+    found = {}
+    for kind, name in (("RayJob", "rayjobs"), ("RayCluster", "rayclusters")):
+        text = (Path(os.environ[CRD]) / f"ray.io_{name}.yaml").read_text()
+        definition = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        (version,) = (each for each in definition["spec"]["versions"] if each["name"] == "v1")
+        found[kind] = closed(version["schema"]["openAPIV3Schema"])
+        found[kind]["properties"]["metadata"] = {"type": "object"}
+    return found
+
+
+needs_crds = pytest.mark.skipif(CRD not in os.environ, reason=f"{CRD} is not the folder of KubeRay's CRDs (crds/)")
+MANIFESTS = {
+    "as needed": {},
+    "elastic": {"overrides": (ELASTIC,)},
+    "several groups with GPUs, labels and custom resources": {"asked": Asked(GROUPS)},
+    "variables, a time limit and a run to resume": {"settings": {"A": "b"}, "time_s": 60, "resume": "before"},
+}
+
+
 @pytest.mark.soak
-@pytest.mark.skipif(CRD not in os.environ, reason=f"{CRD} is not the path of KubeRay's ray.io_rayjobs.yaml")
-@pytest.mark.parametrize("asked", [Asked(), Asked(GROUPS)], ids=["as needed", "groups"])
-def test_a_manifest_fits_the_custom_resource_as_it_was_published(asked: Asked) -> None:
-    text = Path(os.environ[CRD]).read_text()
-    definition = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    (version,) = (each for each in definition["spec"]["versions"] if each["name"] == "v1")
-    schema = closed(version["schema"]["openAPIV3Schema"])
-    schema["properties"]["metadata"] = {"type": "object"}
-    data = made(submission(asked=asked, settings={"A": "b"}, time_s=60))
-    jsonschema.Draft202012Validator(schema).validate(data)
-    data["spec"]["rayClusterSpec"]["headGroupSpec"]["rayStartParam"] = {}
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.Draft202012Validator(schema).validate(data)
+@needs_crds
+@pytest.mark.parametrize("cluster_only", [False, True], ids=["job", "cluster"])
+@pytest.mark.parametrize("options", MANIFESTS.values(), ids=MANIFESTS)
+def test_a_manifest_fits_the_custom_resource_as_it_was_published(
+    options: dict[str, Any], cluster_only: bool, published: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WHO", "me")
+    secret = "roles.sink.runtime_env.env_vars:={A: '${WHO}'}"
+    one = submission(*options.get("overrides", ()), secret, **{k: v for k, v in options.items() if k != "overrides"})
+    data = made(one, cluster_only=cluster_only, claim="claim", secrets={"WHO": ("vault", "who")})
+    validator = jsonschema.Draft202012Validator(published[data["kind"]])
+    validator.validate(data)
+    spec = data["spec"] if cluster_only else data["spec"]["rayClusterSpec"]
+    for part in (spec["headGroupSpec"], spec["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]):
+        part["mispelled"] = {}
+        with pytest.raises(jsonschema.ValidationError, match="mispelled"):
+            validator.validate(data)
+        del part["mispelled"]
+
+
+def differences(ours: Any, theirs: Any, at: str = "") -> Iterator[str]:
+    """The fields of our schema that the published one does not have, or has with another type or requirement."""
+    if "$ref" in ours:
+        ours = SCHEMA["$defs"][ours["$ref"].rpartition("/")[2]]
+    if "const" in ours or "pattern" in ours or "anyOf" in ours:
+        return
+    kind = theirs.get("type", "integer or string")
+    if ours.get("type", "string") != kind and not (ours.get("type") == "number" and kind == "integer"):
+        yield f"{at}: {ours.get('type')}, published: {kind}"
+    if "enum" in theirs and not set(ours.get("enum", ())) <= set(theirs["enum"]):
+        yield f"{at}: {ours.get('enum')}, published: {theirs['enum']}"
+    if not set(theirs.get("required", ())) <= {
+        *ours.get("required", ()),
+        *theirs.get("x-kubernetes-list-map-keys", ()),
+    }:
+        yield f"{at}: requires {ours.get('required')}, published: {theirs['required']}"
+    for name, field in ours.get("properties", {}).items():
+        if at == "" and name == "metadata":
+            continue
+        if name in theirs.get("properties", {}):
+            yield from differences(field, theirs["properties"][name], f"{at}.{name}")
+        elif not theirs.get("x-kubernetes-preserve-unknown-fields"):
+            yield f"{at}.{name}: not published"
+    if "items" in ours:
+        yield from differences(ours["items"], theirs["items"], f"{at}[]")
+
+
+@pytest.mark.soak
+@needs_crds
+@pytest.mark.parametrize("kind", ["RayJob", "RayCluster"])
+def test_the_schema_of_these_tests_has_no_field_that_is_not_published(kind: str, published: dict[str, Any]) -> None:
+    assert list(differences(SCHEMA["$defs"][kind], published[kind])) == []
+
+
+@pytest.mark.parametrize(
+    "label", ["rack=a b", "rack=-a", "rack=a/b", f"rack={'a' * 64}", "a b=c", "A.B/c=d", "x/=d", "a/b/c=d"]
+)
+def test_a_label_that_the_operator_would_refuse_is_an_error_here(label: str) -> None:
+    name, _, value = label.partition("=")
+    group = Group(NodeView("n", cpu=4.0, labels={name: value}), 1, 1, 1)
+    with pytest.raises(PlacementError, match="Kubernetes does not take the label"):
+        manifest(Submission(JOB, (group,), "/job.yaml", "/runs"), Pods("i"))
+
+
+@pytest.mark.parametrize("label", ["rack=", "rack=A.b_c-9", "ray.io/node-group=x", f"a={'a' * 63}"])
+def test_a_label_that_the_operator_takes_is_in_the_manifest(label: str) -> None:
+    name, _, value = label.partition("=")
+    group = Group(NodeView("n", cpu=4.0, labels={name: value}), 1, 1, 1)
+    data = yaml.safe_load(manifest(Submission(JOB, (group,), "/job.yaml", "/runs"), Pods("i")))
+    assert data["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["labels"] == {name: value}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import yaml
 
+from rolemesh.errors import PlacementError
 from rolemesh_durable.api.jobs import options_in
 from rolemesh_submit.groups import Group
 from rolemesh_submit.submission import OBJECT_STORE_BYTES, Submission, comment, memory_gb, ray_version
@@ -23,6 +24,10 @@ PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]+")
 WORDS = {"yes", "no", "on", "off", "true", "false", "null"}
 EXPANDED = re.compile(r"\$(?=[$(])")
 """A dollar sign that Kubernetes reads as the start of ``$(VARIABLE)``, or as half of a doubled one."""
+LABEL = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
+"""Value of a label, and with at least one character its name."""
+PREFIX = re.compile(r"(?=.{1,253}/)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*/")
+"""Domain before the name of a label."""
 STOP_MORE_S, END_MORE_S = 25, 55
 KEPT_S = 600
 SHARED = 0.5
@@ -56,7 +61,9 @@ _Dumper.add_representer(str, _represent)
 
 
 def manifest(submission: Submission, pods: Pods) -> str:
-    """Return the manifest as YAML, with the requirements in its head."""
+    """Return the manifest as YAML, with the requirements in its head. Raises `PlacementError` for a label that
+    Kubernetes does not take."""
+    _check_labels(submission.groups)
     kind = "RayCluster" if pods.cluster_only else "RayJob"
     name, cluster = resource_name(submission.name), _cluster(submission, pods)
     spec = cluster if pods.cluster_only else _job(submission) | {"rayClusterSpec": cluster}
@@ -119,6 +126,16 @@ def encoded(override: str) -> str:
     if shlex.quote(override) == override:
         return override
     return f"%{quote(override, safe='=:,./@+', errors='surrogateescape')}"
+
+
+def _check_labels(groups: Sequence[Group]) -> None:
+    """The CRD takes any label, but then the operator refuses the cluster, and says so only in an event."""
+    for label, value in (item for group in groups for item in group.node.labels.items()):
+        name = PREFIX.sub("", label, count=1)
+        if not name or not LABEL.fullmatch(name) or not LABEL.fullmatch(value):
+            what = f"Kubernetes does not take the label {label!r} with the value {value!r}"
+            remedy = "use letters, digits, '.', '_' and '-', at most 63, with a letter or a digit at both ends"
+            raise PlacementError(what, where="--nodes", remedy=remedy)
 
 
 def _word(word: str) -> str:
