@@ -114,6 +114,16 @@ def test_a_window_within_a_long_account_has_the_phase_that_is_right_there() -> N
     assert lane(lines, None, "b", 700, 800) == [Piece(600, 1000, "idle")]
 
 
+def test_a_phase_that_a_later_account_has_is_drawn_once() -> None:
+    """A snapshot from 440 to 500 is in the second account only."""
+    lines: list[Line] = [Stretch("computing", 0, 400, 0, 1), Account(0, 500, 0, 1, {"computing": 400})]
+    lines += [Stretch("saving", 440, 60, 0), Account(500, 500, 0, 0, {"saving": 65, "turn": 300})]
+    drawn: dict[str, int] = {}
+    for piece in lane(lines, None, "b", 0, 1000):
+        drawn[piece.phase] = drawn.get(piece.phase, 0) + piece.end - piece.t
+    assert drawn == {"computing": 400, "saving": 65, "turn": 300, "engine": 235}
+
+
 def test_failures_recoveries_and_resizes_are_marks_from_their_begin_to_their_end() -> None:
     failure = {"role": "b", "rank": 0, "message": "killed by SIGKILL"}
     events = [

@@ -20,7 +20,8 @@ def lane(lines: Sequence[Line], flow: FlowFile | None, role: str, since: int, un
 
     A stretch has no line before it ends, and short ones have none at all. The accounts count both, and fill the gaps
     between the other pieces: so in a gap that stays no process of the rank ran, or a kill took its last account.
-    Filled pieces have the right lengths within each account. Their `op` and `step` are -1.
+    Filled pieces have the right lengths within each account, or within the next ones: an account may have a phase only
+    when that has ended, such as a snapshot. Their `op` and `step` are -1.
     """
     generation, accounts = 0, list[tuple[Account, int]]()
     for line in lines:
@@ -31,11 +32,13 @@ def lane(lines: Sequence[Line], flow: FlowFile | None, role: str, since: int, un
     begin = min((account.t for account, _ in accounts), default=since)
     end = max((account.t + account.d for account, _ in accounts), default=until)
     pieces = flat(stretches(lines, min(begin, since), max(end, until)))
-    found, at = list(pieces), 0
+    found, at, rest, process = list(pieces), 0, dict[str, int](), -1
     for account, generation in accounts:
+        if generation != process:
+            rest, process = {}, generation
         while at < len(pieces) and pieces[at].end <= account.t:
             at += 1
-        for place, finish, name in _between(pieces, at, account):
+        for place, finish, name in _between(pieces, at, account, rest):
             phase, edge = phase_of(flow, role, name), name.removeprefix("edge ")
             last = found[-1] if len(found) > len(pieces) else None
             piece = Piece(place, finish, phase, -1, int(edge) if edge.isdecimal() else -1, -1, generation)
@@ -46,12 +49,14 @@ def lane(lines: Sequence[Line], flow: FlowFile | None, role: str, since: int, un
     return sorted(piece for piece in found if piece.end > since and piece.t < until)
 
 
-def _between(pieces: Sequence[Piece], at: int, account: Account) -> list[tuple[int, int, str]]:
+def _between(pieces: Sequence[Piece], at: int, account: Account, rest: dict[str, int]) -> list[tuple[int, int, str]]:
     """Return begin, end and name of what an account has beyond `pieces`, of which `at` is the first that may overlap.
 
-    The name with the most time takes the longest gap.
+    The name with the most time takes the longest gap. `rest` has what former accounts of the process had by name beyond
+    what is drawn, in µs, less than 0 if more is drawn; this adds the account's own.
     """
-    left, gaps = dict(account.spent), list[tuple[int, int]]()
+    left = {name: account.spent.get(name, 0) + rest.get(name, 0) for name in account.spent.keys() | rest.keys()}
+    gaps = list[tuple[int, int]]()
     begin, end = account.t, account.t + account.d
     for number in range(at, len(pieces)):
         piece = pieces[number]
@@ -73,6 +78,8 @@ def _between(pieces: Sequence[Piece], at: int, account: Account) -> list[tuple[i
             if us > end - begin:
                 amounts.append((us - (end - begin), name))
             begin += us
+    rest.clear()
+    rest |= {name: us for name, us in left.items() if us < 0} | {name: us for us, name in amounts}
     return sorted(found)
 
 
