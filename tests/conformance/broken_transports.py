@@ -12,6 +12,7 @@ import numpy as np
 import zmq
 
 from rolemesh_dataplane.shm_transport import ShmTransport
+from rolemesh_dataplane.tcp_transport import TcpTransport
 from rolemesh_dataplane.transports import Inbox, Payload, Sender, Site, Stamp, Transport
 
 
@@ -244,6 +245,12 @@ class _Recording(Delegating):
     def send(self, frame: bytes) -> None:
         self.queued.append((self.address, frame))
         self.sender.send(frame)
+
+
+class Claiming(TcpTransport):
+    """Says that it has sockets of its own, and guards the context of the inbox, which has a guard already."""
+
+    own_sockets = True
 
 
 class Suspicious(ShmTransport):
