@@ -1,4 +1,4 @@
-"""The order of our distributions: lists, dependencies, uses of private names, readers of runs, folders of unit tests.
+"""The order of our distributions: lists, dependencies, private names, readers of runs, folders and limits of tests.
 
 ``python -m tests.house`` prints what is wrong, and fails then; ``make lint`` runs it. The contracts of
 ``[tool.importlinter]`` say which distribution may import which. This module checks that they name all of them.
@@ -122,6 +122,7 @@ def problems(root: Path) -> Iterator[str]:
     yield from map(str, private_uses(ours))
     yield from _careless(ours)
     yield from _unmirrored(root, ours)
+    yield from _limited(root)
 
 
 def private_uses(ours: Mapping[str, Distribution]) -> Iterator[Use]:
@@ -144,6 +145,19 @@ def private_uses(ours: Mapping[str, Distribution]) -> Iterator[Use]:
                 known = each.attributes if own else here
                 if name in foreign - known:
                     yield Use(module, node.lineno, ast.unparse(node), name)  # type: ignore[attr-defined]
+
+
+def _limited(root: Path) -> Iterator[str]:
+    """Yield each test that limits how long a process may take. A busy machine would fail it; pytest's own limit ends a
+    process that hangs. A test that expects a process to take longer names TimeoutExpired."""
+    for path in [*root.glob("tests/**/*.py"), *root.glob("plugins/**/tests/**/*.py")]:
+        code = path.read_text(encoding="utf-8")
+        if "timeout=" not in code or "TimeoutExpired" in code:
+            continue
+        for call in (node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)):
+            limited = "timeout" in {each.arg for each in call.keywords}
+            if limited and ast.unparse(call.func).endswith(("subprocess.run", ".communicate")):
+                yield f"{path.relative_to(root)}:{call.lineno}: a busy machine takes longer: leave timeout out"
 
 
 def _unlisted(ours: Mapping[str, Distribution], linter: Mapping[str, Any]) -> Iterator[str]:

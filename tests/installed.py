@@ -87,13 +87,13 @@ class Installed:
             "install",
             "--no-compile",  # whatever a test imports is compiled then
         ]
-        done = _run([*pip, "--constraint", str(LOCK), *arguments], self.folder, 280)
+        done = _run([*pip, "--constraint", str(LOCK), *arguments], self.folder)
         assert done.returncode == 0, done.stdout + done.stderr
 
-    def run(self, *command: str, cwd: Path, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         """A command of the environment's ``bin/``, by name, or a program by path."""
         program = self.folder / "bin" / command[0]
-        return _run([str(program), *command[1:]], cwd, timeout)
+        return _run([str(program), *command[1:]], cwd)
 
 
 def sources(folder: Path, packages: str) -> set[str]:
@@ -135,7 +135,7 @@ def make_dist(folder: Path) -> Dist:
         info.mkdir()
         (info / "SOURCES.txt").write_text("stale.py\n")
     before = frozenset(map(str, copy.rglob("*")))
-    done = _run([sys.executable, str(copy / "requirements/dist.py"), str(folder / "dist")], copy, 280)
+    done = _run([sys.executable, str(copy / "requirements/dist.py"), str(folder / "dist")], copy)
     assert done.returncode == 0, done.stdout + done.stderr
     return Dist(copy, before, folder / "dist")
 
@@ -144,7 +144,7 @@ def build_wheel(source: Path, folder: Path) -> Path:
     """The wheel of one distribution, not by way of an sdist, from a copy of `source` below `folder`."""
     _copy(source, folder / "source")
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), "source"]
-    done = _run(command, folder, 120)
+    done = _run(command, folder)
     assert done.returncode == 0, done.stdout + done.stderr
     (found,) = folder.glob("*.whl")
     return found
@@ -157,7 +157,7 @@ def make_environment(
 
     Dependencies come from `base` if it has them, and else have the versions of the lock.
     """
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     made = Installed(folder)
     if base is None:
         made.install(*map(str, wheels))
@@ -169,7 +169,7 @@ def make_environment(
         made.install(*map(str, wheels))  # what they need and neither has
     if also:
         made.install(*also)
-    done = _run([sys.executable, "-m", "pip", "--python", made.python, "check"], folder, 120)
+    done = _run([sys.executable, "-m", "pip", "--python", made.python, "check"], folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return made
 
@@ -181,6 +181,6 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copy(source, target)
 
 
-def _run(command: Sequence[str], cwd: Path, timeout: float) -> subprocess.CompletedProcess[str]:
+def _run(command: Sequence[str], cwd: Path) -> subprocess.CompletedProcess[str]:
     environ = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=timeout, check=False)
+    return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, check=False)

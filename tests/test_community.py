@@ -109,7 +109,7 @@ def test_its_own_tests_pass_with_the_conformance_kit_of_the_wheel(
     wheels: list[Path], authors_environment: Installed, folder: Path
 ) -> None:
     author = make_environment(folder / "venv", wheels, base=authors_environment)
-    done = author.run("python", "-m", "pytest", "-q", "--conformance-report=report.json", cwd=folder, timeout=280)
+    done = author.run("python", "-m", "pytest", "-q", "--conformance-report=report.json", cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     passed = [one for one in json.loads((folder / "report.json").read_text()) if one["outcome"] == "passed"]
     assert {(one["kind"], one["plugin"]) for one in passed} == TESTED

@@ -121,7 +121,6 @@ def test_the_plugins_of_all_pages_work_in_one_job_through_kills(tmp_path: Path) 
         env=installed(tmp_path / "site"),
         capture_output=True,
         text=True,
-        timeout=200,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ended exactly as the undisturbed one" in done.stdout
@@ -151,7 +150,6 @@ def test_the_conformance_class_on_a_page_passes(page: str, tmp_path: Path) -> No
         env=installed(tmp_path / "site"),
         capture_output=True,
         text=True,
-        timeout=250,
     )
     assert done.returncode == 0, done.stdout[-4000:]
 

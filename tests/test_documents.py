@@ -60,7 +60,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env=environ,
         capture_output=True,
         text=True,
-        timeout=250,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return folder

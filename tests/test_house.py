@@ -150,3 +150,17 @@ def test_a_name_that_two_distributions_define_is_accessed_where_it_is_defined(ho
 def test_a_verb_that_opens_a_file_of_a_run_otherwise_is_found(house: Write, code: str, found: str) -> None:
     told = [each for each in problems(house(jobs=code)) if "opens what may be another user's" in each]
     assert [each.split(": ")[1].split(" opens")[0] for each in told] == [found] * bool(found)
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("subprocess.run(['tea'], timeout=60)", "tests/test_tea.py:1"),
+        ("out, _ = process.communicate(timeout=60)", "tests/test_tea.py:1"),
+        ("subprocess.run(['tea'])", ""),
+        ("with pytest.raises(subprocess.TimeoutExpired):\n    subprocess.run(['tea'], timeout=1)", ""),
+    ],
+)
+def test_a_test_that_limits_a_process_is_found(house: Write, code: str, found: str) -> None:
+    _write(root := house(), "tests", {"test_tea.py": code})
+    assert [each.split(": ")[0] for each in problems(root)] == [found] * bool(found)

@@ -83,7 +83,7 @@ def install(
         **further,
     }
     script = str(checkout / "requirements/install.sh")
-    return subprocess.run([script], capture_output=True, text=True, env=environ, timeout=200, check=False)
+    return subprocess.run([script], capture_output=True, text=True, env=environ, check=False)
 
 
 def plugin(folder: Path, name: str) -> None:

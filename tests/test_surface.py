@@ -36,7 +36,7 @@ def test_the_surface_depends_neither_on_the_terminal_nor_on_hash_seeds_nor_on_wh
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
     done = subprocess.run(
-        [sys.executable, "-m", "tests.surface"], env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "tests.surface"], env=environ, cwd=tmp_path, capture_output=True, text=True
     )
     assert done.stdout == surface()
     assert " at 0x" not in done.stdout

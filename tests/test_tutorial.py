@@ -95,7 +95,6 @@ def test_every_file_command_and_output_of_the_tutorial(tmp_path: Path, environ: 
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                     text=True,
-                    timeout=100,
                 )
                 said = re.sub(r"^\d+ tests have ended, .*\n", "", done.stdout, flags=re.MULTILINE)  # on a slow machine
                 assert re.fullmatch(pattern(shown), said), f"$ {command}\n{said}"

@@ -28,8 +28,8 @@ class ChaosJob(Job):
             args = ("run", str(JOB_FILE), f"name={self.name}", *args[2:])
         return super().command(*args)
 
-    def rehearse(self, spec: str, *args: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
-        return self.run(*args, "--chaos", spec, timeout=timeout)
+    def rehearse(self, spec: str, *args: str) -> subprocess.CompletedProcess[str]:
+        return self.run(*args, "--chaos", spec)
 
 
 @dataclass

@@ -193,13 +193,11 @@ class Job:
     def command(self, *args: str) -> list[str]:
         return [sys.executable, "-m", "rolemesh.cli", *args]
 
-    def cli(self, *args: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command(*args), cwd=self.folder, capture_output=True, text=True, timeout=timeout, check=False
-        )
+    def cli(self, *args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(self.command(*args), cwd=self.folder, capture_output=True, text=True, check=False)
 
-    def run(self, *args: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-        return self.cli("run", "job.yaml", *args, *self.backend, timeout=timeout)
+    def run(self, *args: str) -> subprocess.CompletedProcess[str]:
+        return self.cli("run", "job.yaml", *args, *self.backend)
 
     def start(self, *args: str, console: IO[str] | int = subprocess.PIPE) -> subprocess.Popen[str]:
         process = subprocess.Popen(

@@ -87,20 +87,19 @@ class Stranger:
         (info / "entry_points.txt").write_text(f"[rolemesh.{kind}]\n{plugin} = {module}:Plugin\n")
         (site / f"{module}.py").write_text(code)
 
-    def cli(self, *args: str, timeout: float = 120, **env: str) -> subprocess.CompletedProcess[str]:
+    def cli(self, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
         path = os.pathsep.join(filter(None, (str(self.folder / "site"), os.environ.get("PYTHONPATH"))))
         return subprocess.run(
             [sys.executable, "-m", "rolemesh.cli", *args],
             cwd=self.folder,
             capture_output=True,
             text=True,
-            timeout=timeout,
             check=False,
             env=os.environ | {"PYTHONPATH": path} | env,
         )
 
-    def run(self, *args: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-        return self.cli("run", "job.yaml", "--backend", "local", *args, timeout=timeout)
+    def run(self, *args: str) -> subprocess.CompletedProcess[str]:
+        return self.cli("run", "job.yaml", "--backend", "local", *args)
 
     def result(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.folder / "runs" / "odd" / "result.json").read_text())

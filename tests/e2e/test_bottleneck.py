@@ -94,7 +94,6 @@ edges: {credits: 4}
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(600)
 def test_a_detached_job_follows_its_load_up_and_down_and_its_result_is_exact(make_job: Make) -> None:
     job = make_job("two", backend=("--backend", "local", "--nodes", "2x(cpu=3)"))
     for name, text in (("roles.py", ROLES), ("flow.py", FLOW), ("job.yaml", JOB)):

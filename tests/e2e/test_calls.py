@@ -206,7 +206,7 @@ def test_a_raise_that_is_injected_hits_a_rank_that_has_only_services(job: Job) -
     with ControlClient(job.run_dir) as master:
         master.ask(InjectFault("raise", "box/1"))
     until(lambda: of_kind(job, "recovered"), 60, "box/1 has started again")
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate()
     assert process.returncode == 0, out
     failure = of_kind(job, "failure")[0]["data"]["failure"]
     assert (failure["role"], failure["rank"], failure["cause"]) == ("box", 1, "exception"), failure
@@ -214,7 +214,6 @@ def test_a_raise_that_is_injected_hits_a_rank_that_has_only_services(job: Job) -
 
 @pytest.mark.soak
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_hundred_thousand_calls_and_fifty_kills(job: Job) -> None:
     steps, each, callers = 50, 250, 4
     process = job.start(
@@ -233,7 +232,7 @@ def test_a_hundred_thousand_calls_and_fifty_kills(job: Job) -> None:
                 os.kill(rank.pid, signal.SIGKILL)
                 killed[rank.role] += 1
         until(lambda: process.poll() is not None or generations(job) >= killed.total(), 60, "it was started again")
-    out, _ = process.communicate(timeout=600)
+    out, _ = process.communicate()
     assert process.returncode == 0, out
     assert killed.total() == 50, killed
     summed, totals = 0, Counter[int]()
@@ -445,7 +444,7 @@ def test_roles_that_call_and_are_called_become_more_and_fewer_and_sessions_are_l
     assert pids(job.running()).keys() == {"agent/0", "box/0", "box/1", "sink/0", "sink/1"}
     assert {event["data"]["plan"]["level"] for event in of_kind(job, "recovery_planned")} == {"resize", "process"}
     assert job.cli("stop", job.name, "--drain").returncode == 0
-    out, _ = process.communicate(timeout=90)
+    out, _ = process.communicate()
     assert process.returncode == 0, out
     lines = job.metrics()
     assert [line["step"] for line in lines] == list(range(len(lines)))

@@ -226,10 +226,9 @@ def test_each_turn_and_each_action_happens_once(job: Job, who: str) -> None:
 
 @pytest.mark.soak
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_caller_that_dies_after_each_of_its_calls_makes_none_twice(job: Job) -> None:
     most = "failover=[{use: process, options: {max_attempts: 1000}}]"
-    ended = job.run('roles.agent.options.kwargs.die=["everywhere"]', most, "steps=1", timeout=400)
+    ended = job.run('roles.agent.options.kwargs.die=["everywhere"]', most, "steps=1")
     assert ended.returncode == 0, ended.stdout
     talks = [str(n) for n in range(TALKS)]
     kills = list(job.folder.glob("killed-*"))

@@ -25,16 +25,15 @@ class Distill(Job):
 @pytest.mark.scenario("rolemesh run examples/distill/job.yaml")
 @pytest.mark.slow
 @pytest.mark.soak
-@pytest.mark.timeout(1200)
 def test_the_student_learns_the_same_though_the_teacher_is_killed(tmp_path: Path) -> None:
     subprocess.run([sys.executable, str(EXAMPLE / "prepare.py")], check=True, capture_output=True)
     jobs = [Distill(tmp_path / name, "distill", ("--backend", "local")) for name in ("straight", "killed")]
     for job in jobs:
         job.folder.mkdir()
-    assert jobs[0].run("steps=6", timeout=500).returncode == 0
+    assert jobs[0].run("steps=6").returncode == 0
     process = jobs[1].start("steps=6", "engine.options.snapshots.persist_every=100")
     os.kill(pids(jobs[1].running(1, timeout_s=300))["teacher/0"], signal.SIGKILL)
-    out, _ = process.communicate(timeout=500)
+    out, _ = process.communicate()
     assert process.returncode == 0, out
     assert launched(jobs[1]) == [["teacher/0"]]
     assert jobs[1].result()["state_sha256"] == jobs[0].result()["state_sha256"]

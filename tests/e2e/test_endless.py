@@ -113,7 +113,7 @@ def test_a_job_is_drained_and_goes_on_after_its_last_step(make_talker: Make) -> 
     assert str(1 << 60) not in shown
     stopped = job.cli("stop", "squares", "--drain")
     assert stopped.returncode == 0, stopped.stderr
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate()
     assert process.returncode == 0, out
     last = ended(job, "rolemesh stop --drain")
     assert newest(job) == last
@@ -135,7 +135,7 @@ def test_the_last_step_is_the_same_for_the_next_master_and_for_a_rank_that_comes
     os.kill(status.master_pid, signal.SIGKILL)
     rank = next(rank for rank in status.ranks if rank.role == "work")
     os.kill(rank.pid, signal.SIGKILL)
-    out, _ = process.communicate(timeout=90)
+    out, _ = process.communicate()
     assert process.returncode == 0, out
     assert of_kind(job, "master_recovered")
     last = ended(job, "sink/0: enough")
@@ -179,7 +179,7 @@ def test_an_operator_that_tells_of_its_progress_does_not_hang(make_talker: Make)
         return any("/10" in doing for doing in seen)
 
     until(told, 60, "its progress is shown")
-    out, _ = process.communicate(timeout=90)
+    out, _ = process.communicate()
     assert process.returncode == 0, out
     ended(job, "enough")
     assert not of_kind(job, "hang", "failure")

@@ -125,7 +125,7 @@ def ended(make_job: Make, name: str, *args: str) -> tuple[Job, dict[str, Any], l
     (job.folder / "roles.py").write_text(ROLES)
     (job.folder / "flow.py").write_text(FLOW)
     (job.folder / "job.yaml").write_text(one_engine(JOB.format(name=name) + LADDER))
-    done = job.run(*args, timeout=240)
+    done = job.run(*args)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [timeless(line) for line in job.metrics()]
     records = [line.pop("records") for line in lines]

@@ -28,7 +28,7 @@ def test_steps_of_a_quick_job_share_lines_and_count_once_whatever_dies(make_job:
         client.ask(InjectFault("kill", "work/0"))
     until(lambda: of_kind(job, "recovered"), 60, "the rank is back")
     job.kill_process("master")
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate()
     assert process.returncode == 0, out
     assert of_kind(job, "master_recovered")
     lines = job.metrics()

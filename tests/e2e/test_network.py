@@ -160,7 +160,7 @@ def cluster(hosts: tuple[Host, Host]) -> str:
     for host, joins in zip(hosts, (starts, (f"--address={address}",)), strict=True):
         command = (sys.executable, "-m", "ray.scripts.scripts", "start", *joins, f"--node-ip-address={host.address}")
         options = ("--num-cpus=1", "--disable-usage-stats")
-        subprocess.run(host.inside(*command, *options), check=True, capture_output=True, timeout=90)
+        subprocess.run(host.inside(*command, *options), check=True, capture_output=True)
     return address
 
 

@@ -22,7 +22,7 @@ SELECTED = {"kind": "brevity", **dict.fromkeys(("command", "examination", "engin
 
 def succeeds(environment: Installed, *command: str, cwd: Path) -> str:
     """Run a command of the environment and return its output. A failure shows all of the output."""
-    done = environment.run(*command, cwd=cwd, timeout=240)
+    done = environment.run(*command, cwd=cwd)
     assert done.returncode == 0, f"{command} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

@@ -100,7 +100,7 @@ class Project(NamedTuple):
     def rolemesh(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         """A command given from the root folder."""
         command = [sys.executable, "-m", "rolemesh.cli", *arguments]
-        done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)
         assert done.returncode == code, done.stdout + done.stderr
         return done
 

@@ -118,7 +118,7 @@ class OneProcess:
 def test_the_first_steps_are_those_of_one_process(make_job: Callable[..., Job]) -> None:
     job = make_job("ppo")
     job_file(job, steps=3)
-    done = job.cli("run", "job.yaml", "--backend", "local", timeout=120)
+    done = job.cli("run", "job.yaml", "--backend", "local")
     assert done.returncode == 0, done.stdout + done.stderr
     alone = OneProcess()
     for line in job.metrics():
@@ -133,10 +133,10 @@ def test_the_critic_dies_and_nobody_else_starts_again(make_job: Callable[..., Jo
     for each in (undisturbed, job):
         job_file(each, steps=200)
     ladder = ("failover=[{use: process}]",)
-    assert undisturbed.cli("run", "job.yaml", "--backend", "local", *ladder, timeout=300).returncode == 0
+    assert undisturbed.cli("run", "job.yaml", "--backend", "local", *ladder).returncode == 0
     process = job.start(*ladder)
     os.kill(pids(job.running(20))["critic/0"], signal.SIGKILL)
-    out, _ = process.communicate(timeout=300)
+    out, _ = process.communicate()
     assert process.returncode == 0, out
     assert launched(job) == [["critic/0"]]
     assert len(of_kind(job, "recovered")) == 1

@@ -12,7 +12,6 @@ FOLDER = os.environ.get("ROLEMESH_PUBLIC_SCRIPTS", "")
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(900)
 @pytest.mark.skipif(not FOLDER, reason="ROLEMESH_PUBLIC_SCRIPTS names no folder with checkouts of public repositories")
 @pytest.mark.parametrize("public", SCRIPTS, ids=lambda public: public.script)
 def test_a_script_that_is_killed_ends_as_under_torchrun(public: Public) -> None:

@@ -89,7 +89,7 @@ def test_an_observer_that_hangs_for_ever_keeps_no_job_from_ending(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with watched_by(tmp_path, "time.sleep(1e6)", "", monkeypatch) as job:
-        done = job.run(timeout=200)
+        done = job.run()
         assert done.returncode == 0, done.stderr
         log = (job.run_dir / "logs" / "master.log").read_text()
     assert "observer odd#0 (rolemesh-odd) has not returned from its hook 'steps_finished'" in log

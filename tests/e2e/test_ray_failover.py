@@ -241,7 +241,7 @@ def test_a_job_without_a_free_place_fails_after_a_short_waiting_time(
     before = on_ray.running(5)
     lost = node_of(before, "sink")
     away.lose(lost)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate()
     assert process.returncode == 1, out
     failure = on_ray.result()["failure"]
     assert (failure["cause"], failure["node"]) == ("node_lost", lost)

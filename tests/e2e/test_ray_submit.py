@@ -51,7 +51,7 @@ class Head:
 
     def ask(self, verb: str, *args: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         command = self.command(verb, *args)
-        return subprocess.run(command, cwd=cwd, env=self.env, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(command, cwd=cwd, env=self.env, capture_output=True, text=True, check=False)
 
     def ready(self) -> bool:
         """Whether it starts entry points: the agent that does is up last."""

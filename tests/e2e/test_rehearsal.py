@@ -16,14 +16,13 @@ HELLO = Path(__file__).resolve().parents[2] / "examples" / "hello" / "job.yaml"
 LADDER = "failover=[{use: process},{use: job}]"
 
 
-def rehearse(folder: Path, name: str, *args: str, job: Path = HELLO, timeout: float = 200) -> tuple[Job, str]:
+def rehearse(folder: Path, name: str, *args: str, job: Path = HELLO) -> tuple[Job, str]:
     """The job's rehearsal in `folder`, and what the command has said; it has ended with 0."""
     done = subprocess.run(
         [sys.executable, "-m", "rolemesh.cli", "run", str(job), "--backend", "local", *args],
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=timeout,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -88,7 +87,6 @@ def test_a_target_that_is_not_there_is_named_and_costs_seconds(tmp_path: Path, t
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=200,
         check=False,
     )
     said = done.stdout + done.stderr

@@ -89,7 +89,7 @@ def test_a_job_that_was_stopped_goes_on(
     process = job.start(f"steps={STEPS}", *SLOWER)
     until(lambda: of_kind(job, "persisted") if job.running() else [], 60, "a snapshot on disk")
     assert job.cli("stop", "squares", *how).returncode == 0
-    process.communicate(timeout=60)
+    process.communicate()
     assert job.result()["status"] == status
     goes_on(job, undisturbed, newest(job), reference=reference)
 
@@ -118,7 +118,7 @@ def test_a_job_whose_processes_were_all_killed_goes_on(make_job: Make, undisturb
     supervisor = psutil.Process(status.master_pid).ppid()
     process.kill()
     os.kill(supervisor, signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate()
     gone = [status.master_pid, *pids(status).values(), *(agent.pid for agent in status.agents)]
     until(lambda: not any(map(psutil.pid_exists, gone)), 60, "every process is gone")
     assert not (job.run_dir / "result.json").exists()
@@ -130,7 +130,7 @@ def test_a_resumed_job_that_was_stopped_before_its_first_snapshot_goes_on(ten: J
     process = ten.start("--resume", "squares", f"steps={STEPS}", *SLOWER, "engine.options.snapshots.persist_every=50")
     ten.running(11)
     assert ten.cli("stop", "squares").returncode == 0
-    process.communicate(timeout=60)
+    process.communicate()
     goes_on(ten, undisturbed, 9)
 
 
@@ -171,7 +171,7 @@ def test_a_rank_of_a_resumed_job_that_dies_at_once_is_brought_back(ten: Job, und
     process = ten.start("--resume", "squares", f"steps={STEPS}", *SLOW)
     os.kill(pids(ten.running())["sink/0"], signal.SIGKILL)
     recovered(ten)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate()
     assert process.returncode == 0, out
     assert ten.result()["state_sha256"]["sink"] == undisturbed
     assert [line["step"] for line in ten.metrics()] == list(range(10, STEPS))
@@ -302,7 +302,7 @@ def test_a_job_that_goes_back_to_the_disk_passes_a_damaged_snapshot_over(make_jo
     os.kill(source, signal.SIGKILL)
     until(lambda: of_kind(job, "rolled_back"), 60, "the job goes back")
     holds[1].unlink()  # until here no newer snapshot than that of step 19 could come to disk
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate()
     assert process.returncode == 0, out
     (back,) = of_kind(job, "rolled_back")
     assert back["data"]["step"] == before
@@ -335,7 +335,7 @@ def test_a_rank_may_start_again_after_the_origin_of_its_job_is_gone(make_job: Ma
     recovered(job, 3)
     assert [event["data"]["level"] for event in of_kind(job, "recovered")] == ["process", "job", "process"]
     assert job.cli("stop", "squares").returncode == 0
-    process.communicate(timeout=60)
+    process.communicate()
 
 
 # ------------------------------------------------------------------------------------------------- rolemesh checkpoint
@@ -431,7 +431,7 @@ def test_a_full_disk_does_not_stop_the_job_is_told_and_over_when_there_is_room(
     job.running(at + 5)
     ballast.unlink()
     until(lambda: of_kind(job, "snapshot_warning_over"), 60, "there is room")
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate()
     assert process.returncode == 0, out
     assert f"warning: {trouble['data']['message']}" in out
     assert "over on agent node0: " in out
@@ -446,7 +446,7 @@ def test_a_job_whose_disk_stays_full_ends_done_without_snapshots(
     job = make_job(extra=LADDER)
     process = job.start(f"steps={STEPS}")
     small_disk(job)
-    out, _ = process.communicate(timeout=90)
+    out, _ = process.communicate()
     assert process.returncode == 0, out
     assert os.strerror(errno.ENOSPC) in out
     assert job.result()["state_sha256"]["sink"] == undisturbed
@@ -461,7 +461,7 @@ def test_a_file_that_cannot_be_written_costs_one_set_of_snapshots(make_job: Make
     job.running()
     with ControlClient(job.run_dir) as client:
         client.ask(InjectFault("disk", "sink/0"))
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate()
     assert process.returncode == 0, out
     (trouble,) = of_kind(job, "snapshot_warning")
     assert os.strerror(errno.ENOSPC) in trouble["data"]["message"]

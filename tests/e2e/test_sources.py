@@ -123,7 +123,7 @@ def test_each_record_is_used_once_despite_kills(reading: Job) -> None:
         until(lambda: len(of_kind(reading, "recovered", "master_recovered")) > before, 30, target)  # noqa: B023
         step = reading.running().committed + 7
     written = writer.finish()
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate()
     assert process.returncode == 0, out
     assert "the source files has ended" in out
     assert sorted(numbers(reading)) == list(range(written))
@@ -137,7 +137,7 @@ def test_a_source_that_has_nothing_holds_up_neither_a_resize_nor_the_end(reading
         client.ask(ResizeJob({"data": 1}, "the test"))
     until(lambda: of_kind(reading, "resized"), 60, "resized")
     assert reading.cli("stop", "--drain", "reading").returncode == 0
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate()
     assert process.returncode == 0, out
     assert numbers(reading) == []
 
@@ -159,7 +159,7 @@ def test_partitions_follow_a_resize(reading: Job) -> None:
         recoveries = len(of_kind(reading, "recovered"))
         until(lambda: len(of_kind(reading, "recovered")) > recoveries, 60, "recovered")  # noqa: B023
     written = writer.finish()
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate()
     assert process.returncode == 0, out
     assert sorted(numbers(reading)) == list(range(written))
 
@@ -233,7 +233,7 @@ def test_each_message_of_a_broker_is_used_once_despite_kills_of_ranks_and_the_br
                 reading.kill_process(target)
                 until(lambda: len(of_kind(reading, "recovered", "master_recovered")) > before, 30, target)  # noqa: B023
             step = reading.running().committed + 7
-        out, _ = process.communicate(timeout=120)
+        out, _ = process.communicate()
     finally:
         server.kill()
         server.wait()
@@ -328,7 +328,7 @@ def test_each_message_of_kafka_is_used_once_despite_kills_of_ranks_master_and_br
             step = reading.running().committed + 7
         sender.join()
         server.add("over", 1)
-        out, _ = process.communicate(timeout=120)
+        out, _ = process.communicate()
         there = in_the_topic(server.url)
     finally:
         server.stop()

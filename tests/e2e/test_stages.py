@@ -57,7 +57,7 @@ def example(tmp_path: Path) -> Iterator[Any]:
         for process in job.started:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
-            process.communicate(timeout=60)
+            process.communicate()
         nothing_is_left(job.ids())
 
 
@@ -68,7 +68,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Examp
     @functools.cache
     def run(name: str, *args: str) -> Example:
         job = Example(tmp_path_factory.mktemp(name), name, ("--backend", "local"))
-        done = job.run(*args, timeout=250)
+        done = job.run(*args)
         assert done.returncode == 0, done.stdout + done.stderr
         return job
 
@@ -100,7 +100,7 @@ def killed(job: Example, victim: str, *args: str) -> list[list[str]]:
     process = job.start(*args, "failover=[{use: process}, {use: job}]", "engine.options.snapshots.persist_every=1000")
     os.kill(pids(job.running(2, timeout_s=150))[victim], signal.SIGKILL)
     until(lambda: of_kind(job, "recovered"), 100, "it is brought back")
-    out, _ = process.communicate(timeout=240)
+    out, _ = process.communicate()
     assert process.returncode == 0, out
     assert [r["level"] for r in job.result()["recoveries"]] == ["process"]
     return launched(job)
@@ -226,7 +226,7 @@ def test_a_killed_tower_alone_is_started_again(
 @pytest.mark.soak
 def test_the_towers_learn_to_answer_questions_about_pictures_that_they_have_not_seen(example: Any) -> None:
     job = example("multimodal")
-    done = job.run(timeout=280)
+    done = job.run()
     assert done.returncode == 0, done.stdout + done.stderr
     assert job.metrics()[-1]["accuracy"] >= 0.9
 

@@ -33,7 +33,7 @@ def test_the_folder_of_a_job_whose_processes_are_all_stopped_stays_its_own(make_
     finally:
         for pid in reversed(stopped):  # the supervisor last: it may start another master
             os.kill(pid, signal.SIGCONT)
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate()
     assert process.returncode == 0, out
     assert job.result()["status"] == "done"
 

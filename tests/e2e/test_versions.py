@@ -151,7 +151,7 @@ def versions(tmp_path: Path) -> Iterator[Job]:
 
 def check(job: Job, *args: str) -> None:
     """Run the job: in every step all consumers have had the same value, and so all of them are in the same state."""
-    done = job.run(*args, timeout=170)
+    done = job.run(*args)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = job.metrics()
     assert [line["step"] for line in lines] == list(range(STEPS))

@@ -104,12 +104,12 @@ def test_all_calls_of_a_step_see_one_value(job: Job, victim: str) -> None:
     process = job.start()
     if victim:
         os.kill(pids(job.running(3))[victim], signal.SIGKILL)
-    out, _ = process.communicate(timeout=100)
+    out, _ = process.communicate()
     assert process.returncode == 0, out
     assert [line["records"]["seen"] for line in job.metrics()] == [[step - 1] * 6 for step in range(STEPS)]
 
 
 def test_the_inline_engine_runs_such_a_flow(job: Job) -> None:
     process = Job(job.folder, job.name, ()).start("--engine", "inline")
-    out, _ = process.communicate(timeout=100)
+    out, _ = process.communicate()
     assert process.returncode == 0, out

@@ -18,7 +18,7 @@ def run(job: Job, device: str, what: str, *args: str, once: bool = True) -> subp
     path = job.folder / "job.yaml"
     head, _, tail = path.read_text().partition("  trainer:")
     path.write_text(f"{head}{tail[tail.index('failover:') :]}")
-    done = job.run("flow=flow.py:faulty", "steps=10", role, *args, timeout=150)
+    done = job.run("flow=flow.py:faulty", "steps=10", role, *args)
     print(done.stdout, done.stderr)
     return done
 
@@ -51,7 +51,7 @@ def test_a_kernel_that_writes_where_it_must_not_costs_one_restart(gpu_job: Make,
 
 
 def test_a_token_beyond_the_vocabulary_is_named_as_what_it_is(gpu_job: Make, device: str) -> None:
-    done = (job := gpu_job("far")).run("roles.rows.options.kwargs={far: 3}", timeout=150)
+    done = (job := gpu_job("far")).run("roles.rows.options.kwargs={far: 3}")
     print(done.stdout, done.stderr)
     assert done.returncode == 1
     said = done.stdout + done.stderr
@@ -63,7 +63,7 @@ def test_a_token_beyond_the_vocabulary_is_named_as_what_it_is(gpu_job: Make, dev
 
 @pytest.mark.only_gpu
 def test_two_ranks_of_a_group_on_one_device_are_refused_with_a_remedy(gpu_job: Make) -> None:
-    done = gpu_job("two").run("roles.trainer.world_size=2", "failover=[]", timeout=150)
+    done = gpu_job("two").run("roles.trainer.world_size=2", "failover=[]")
     print(done.stdout, done.stderr)
     assert done.returncode != 0
     assert "share" in done.stdout + done.stderr

@@ -23,7 +23,7 @@ def test_two_models_that_take_turns_on_the_device_end_as_side_by_side(gpu_job: M
     assert done.returncode == 0, done.stdout + done.stderr
     whole = (reference(device, 1.0), "roles.trainer.resources.gpu=1") if device == "cuda" else (reference(device, 0),)
     groups = "placement={use: collocation, options: {groups: [{roles: [reference, trainer], turns: true}]}}"
-    done = turns.run(*shared, *whole, groups, "--chaos", "kills=2,seed=4,targets=rank", timeout=150)
+    done = turns.run(*shared, *whole, groups, "--chaos", "kills=2,seed=4,targets=rank")
     print(done.stdout, done.stderr)
     assert done.returncode == 0
     assert turns.result()["state_sha256"] == beside.result()["state_sha256"]

@@ -36,5 +36,5 @@ print(json.dumps(seen))
 
 
 def test_files_stop_growing_for_a_while_and_the_clock_steps_there_and_back() -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == {"full": "EFBIG", "later": 1, "forward": 3600, "back": 0}

@@ -25,7 +25,7 @@ def test_importing_it_imports_nothing_else_and_using_it_nothing_heavy() -> None:
         "[getattr(rolemesh, name) for name in rolemesh.__all__ if name not in loading]\n"
         "print(sorted({'ray', 'torch', 'vllm', 'transformers', 'sqlalchemy', 'stevedore'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     first, second = done.stdout.splitlines()
     assert {name.split(".")[0] for name in eval(first)} <= {*sys.stdlib_module_names, "rolemesh"}
     assert second == "[]"

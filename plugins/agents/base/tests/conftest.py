@@ -62,15 +62,13 @@ class AgentJob:
             into[last] = value
         return self
 
-    def run(self, *args: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    def run(self, *args: str) -> subprocess.CompletedProcess[str]:
         """Run the job."""
         (self.folder / "job.yaml").write_text(yaml.safe_dump(self.job))
         path = os.pathsep.join([str(self.folder / "site"), *sys.path])
         environ = os.environ | {"PYTHONPATH": path, "NO_COLOR": "1", "COLUMNS": "200"}
         command = [sys.executable, "-m", "rolemesh.cli", "run", "job.yaml", *args]
-        return subprocess.run(
-            command, cwd=self.folder, env=environ, capture_output=True, text=True, timeout=timeout, check=False
-        )
+        return subprocess.run(command, cwd=self.folder, env=environ, capture_output=True, text=True, check=False)
 
     def result(self) -> dict[str, Any]:
         """Return the last run's ``result.json``."""

@@ -42,7 +42,7 @@ def chaotic(agent_job: Callable[..., Any]) -> Any:
 def rehearsed(job: Any, seed: int, *args: str) -> dict[str, float]:
     """Play one seed. Return how many calls ran by role, as multiples of the undisturbed run."""
     spec = f"kills={KILLS},seed={seed},targets={TARGETS}"
-    done = job.run("--chaos", spec, "--chaos-compare", *args, timeout=600)
+    done = job.run("--chaos", spec, "--chaos-compare", *args)
     said = done.stdout + done.stderr
     print(*re.findall(r"(?:rehearsal: .*|calls of .*|  goodput .*)", said), sep="\n")
     assert done.returncode == 0, said
@@ -63,7 +63,6 @@ def rewards(job: Any) -> list[tuple[int, float]]:
 
 @pytest.mark.soak
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", range(3))
 def test_conversations_wait_for_disks_stores_and_clocks(agent_job: Callable[..., Any], seed: int) -> None:
     job = chaotic(agent_job)
@@ -73,7 +72,7 @@ def test_conversations_wait_for_disks_stores_and_clocks(agent_job: Callable[...,
     for role in ("rollout", "trainer"):
         job.job["roles"][role]["options"]["kwargs"] |= {"count": ""} if role == "rollout" else {"out": ""}
     targets = "full:agent/*,full:environment/*,full,stall,clock,disk"
-    done = job.run("--chaos", f"kills=8,seed={seed},targets={targets}", "--chaos-compare", timeout=600)
+    done = job.run("--chaos", f"kills=8,seed={seed},targets={targets}", "--chaos-compare")
     assert done.returncode == 0, done.stdout + done.stderr
     assert sum(line["conversations"] for line in job.lines()) == CONVERSATIONS
     assert sum(line.get("attempts_failed", 0) for line in job.lines()) == 0
@@ -91,7 +90,6 @@ def test_a_return_to_disk_names_the_calls_that_may_be_made_again(agent_job: Call
 
 @pytest.mark.soak
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", range(10))
 def test_many_kills_change_no_conversation(agent_job: Callable[..., Any], seed: int) -> None:
     job = chaotic(agent_job)
@@ -100,7 +98,6 @@ def test_many_kills_change_no_conversation(agent_job: Callable[..., Any], seed: 
 
 @pytest.mark.soak
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 @pytest.mark.ray
 @pytest.mark.parametrize("seed", range(10, 20))
 def test_many_kills_change_no_conversation_on_ray(agent_job: Callable[..., Any], ray_address: str, seed: int) -> None:
@@ -110,7 +107,6 @@ def test_many_kills_change_no_conversation_on_ray(agent_job: Callable[..., Any],
 
 @pytest.mark.soak
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("use", FOREIGN)
 def test_kills_of_another_projects_environment_change_no_conversation(agent_job: Callable[..., Any], use: str) -> None:
     package, module, rule, options = FOREIGN[use]
@@ -127,7 +123,7 @@ def test_kills_of_another_projects_environment_change_no_conversation(agent_job:
     job.set(plugins__environments=[{"use": use, "options": options}], failover=PATIENT)
     job.set(roles__agent__options__limits__call_s=120.0)  # each episode of verifiers starts a server
     chaos = "kills=5,seed=1,targets=environment/*"
-    done = job.run("--backend", "local", "--chaos", chaos, "--chaos-compare", timeout=1000)
+    done = job.run("--backend", "local", "--chaos", chaos, "--chaos-compare")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "exactly as the undisturbed one" in done.stdout
     assert "rehearsal: 5 failures injected" in done.stdout

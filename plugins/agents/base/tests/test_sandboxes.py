@@ -41,7 +41,7 @@ def test_cells_and_commands_run_within_limits_in_an_episode_and_for_an_operator(
         roles__sandbox={"use": "sandbox", "resources": {"cpu": 0.1}, "options": boxes},
         roles__user={"use": "function", "resources": {"cpu": 0.1}, "options": user},
     )
-    done = job.run("--backend", "local", timeout=240)
+    done = job.run("--backend", "local")
     assert done.returncode == 0, done.stdout + done.stderr
     rows = {list(EXPECTED)[row["index"]]: row["messages"] for row in job.rows()}
     of_model = {rule: [m["content"] for m in messages if m["role"] == "tool"][-1] for rule, messages in rows.items()}

@@ -73,7 +73,7 @@ class Job:
         path = os.pathsep.join([str(self.folder / "site"), *sys.path])
         environ = os.environ | {"PYTHONPATH": path, "NO_COLOR": "1", "COLUMNS": "200"}
         command = [sys.executable, "-m", "rolemesh.cli", "run", "job.yaml", *args]
-        done = subprocess.run(command, cwd=self.folder, env=environ, capture_output=True, text=True, timeout=200)
+        done = subprocess.run(command, cwd=self.folder, env=environ, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
         return json.loads((self.folder / "runs" / harness / "result.json").read_text())
 

@@ -126,8 +126,7 @@ asyncio.run(main())
     escaped = psutil.Process(int(found[0]))
     process.send_signal(number)
     process.wait()
-    _, alive = psutil.wait_procs([*left, escaped], timeout=20)
-    assert not alive
+    psutil.wait_procs([*left, escaped])
     while list(tmp_path.iterdir()):
         assert time.monotonic() < until
         time.sleep(0.02)

@@ -200,8 +200,7 @@ asyncio.run(main())
     left = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    _, alive = psutil.wait_procs(left, timeout=20)
-    assert not alive
+    psutil.wait_procs(left)
     while list(tmp_path.iterdir()):
         assert time.monotonic() < until
         time.sleep(0.02)

@@ -209,12 +209,11 @@ def test_a_reward_may_be_any_number(given: Any, expected: float) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(900)
 def test_these_tests_pass_where_openenv_is_installed(tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "install", "-q", "--target", str(tmp_path / "own"), "openenv==0.10.0"]
-    subprocess.run(pip, check=True, timeout=600)
+    subprocess.run(pip, check=True)
     path = os.pathsep.join([str(tmp_path / "own"), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=300", str(HERE)]
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:]
     assert "needs openenv" not in done.stdout, done.stdout[-3000:]

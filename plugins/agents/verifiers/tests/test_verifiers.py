@@ -646,10 +646,10 @@ def test_a_reward_function_that_raises_is_a_failure_unless_the_job_says_zero(
 def test_these_tests_pass_where_verifiers_is_installed(tmp_path: Path, number: str) -> None:
     pip = [sys.executable, "-m", "pip", "install", "-q", "--target", str(tmp_path / "own"), f"verifiers=={number}"]
     pip += [] if VERSIONS[number] == "taskset" else ["datasets<5", "mcp<2"]
-    subprocess.run(pip, check=True, timeout=900)
+    subprocess.run(pip, check=True)
     path = os.pathsep.join([str(tmp_path / "own"), str(HERE), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=600", __file__]
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=2600)
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:]
     needs = {"taskset": "needs verifiers 0.4", "environment": "needs verifiers 0.3"}[VERSIONS[number]]
     assert needs not in done.stdout, done.stdout[-3000:]

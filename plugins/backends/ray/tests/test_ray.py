@@ -339,7 +339,7 @@ print(*ray.get(ray.remote(Keeper).options(**options).remote(*in_parts(os.urandom
 def test_the_start_data_of_a_master_outlive_the_command(ray_cluster: Any) -> None:
     name = f"keeper-{secrets.token_hex(4)}"
     command = [sys.executable, "-c", DRIVER, ray_cluster.address, name]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     pid, size = map(int, done.stdout.split())
     keeper = ray.get_actor(name, namespace=NAMESPACE)

@@ -38,7 +38,7 @@ def doctor(folder: Path, *arguments: str, path: Path | None = None, **environ: s
     """The command, given from `folder`, with `path` in front of ``sys.path``."""
     environ = os.environ | {"PYTHONPATH": str(path or ""), "RAY_ADDRESS": ""} | environ
     command = [sys.executable, "-P", "-m", "rolemesh.cli", "doctor", *arguments]
-    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
 
 
 def findings(done: subprocess.CompletedProcess[str]) -> dict[str, list[dict[str, Any]]]:

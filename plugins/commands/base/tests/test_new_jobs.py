@@ -217,7 +217,6 @@ def train(*overrides: str) -> None:
         [*command, "run", "x/job.yaml", "steps=2", "--no-report", *overrides],
         capture_output=True,
         text=True,
-        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

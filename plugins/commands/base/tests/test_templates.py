@@ -44,7 +44,6 @@ def plain(folder: Path, *answers: str) -> subprocess.CompletedProcess[str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
 

@@ -192,10 +192,10 @@ def as_in_a_terminal() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (900, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
-def run(folder: Path, *command: str, timeout: float = 100) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [str(BIN / command[0]), *command[1:]], preexec_fn=as_in_a_terminal,
-        cwd=folder, env=plain(), capture_output=True, text=True, timeout=under_load(timeout), check=False,
+        cwd=folder, env=plain(), capture_output=True, text=True, check=False,
     )  # fmt: skip
 
 
@@ -227,7 +227,7 @@ def test_a_worker_finds_what_torchrun_would_have_told_it(folder: Path, nodes: in
         start(folder, "torchrun", *flags, *met, "--node-rank", str(n), "tell.py", *ARGUMENTS) for n in range(nodes)
     ]
     for agent in agents:
-        _, said = agent.communicate(timeout=100)
+        _, said = agent.communicate()
         assert agent.returncode == 0, said
     theirs = list(told(folder))
     done = run(folder, "rolemesh", "launch", *flags, "tell.py", *ARGUMENTS)
@@ -286,7 +286,7 @@ def test_a_killed_worker_is_back_and_the_script_ends_as_under_torchrun(folder: P
     status = run(folder, "rolemesh", "status", "train", "--json")
     (pid,) = [rank["pid"] for rank in json.loads(status.stdout)["ranks"] if rank["rank"] == 1]
     os.kill(pid, signal.SIGKILL)
-    out, said = process.communicate(timeout=under_load(60))
+    out, said = process.communicate()
     assert process.returncode == 0, said
     assert digests(out) == {digest}
     assert "rank 1: its process was killed by SIGKILL" in said
@@ -334,7 +334,7 @@ def test_the_streams_of_a_script_are_those_of_the_command_byte_for_byte(folder: 
     (folder / "copies.py").write_text(code)
     done = subprocess.run(
         [str(BIN / "rolemesh"), "launch", "copies.py"],
-        cwd=folder, env=plain(), input=text, capture_output=True, timeout=100, check=False,
+        cwd=folder, env=plain(), input=text, capture_output=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout == text
@@ -350,7 +350,7 @@ def test_a_sigterm_reaches_the_scripts_own_handler(folder: Path) -> None:
     assert process.stdout.readline().startswith("[default")
     process.stdout.readline()
     process.send_signal(signal.SIGTERM)
-    out, said = process.communicate(timeout=under_load(60))
+    out, said = process.communicate()
     assert process.returncode == 130, said
     assert {line.partition(":")[2] for line in out.splitlines()} >= {"rank 0 has saved", "rank 1 has saved"}
 

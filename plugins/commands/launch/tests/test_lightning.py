@@ -77,7 +77,7 @@ def test_a_lightning_trainer_that_is_killed_ends_as_one_that_is_not(
     calm = judged(*command, cwd=tmp_path, env=plain, timeout_s=200)
     done = subprocess.run(
         [str(BIN / "rolemesh"), "launch", *command, *kills],
-        cwd=tmp_path, env=plain, capture_output=True, text=True, timeout=200, check=False,
+        cwd=tmp_path, env=plain, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "started again 3 times" in done.stderr
@@ -140,7 +140,7 @@ def test_a_lightning_trainer_that_also_resumes_from_a_checkpoint_ends_as_an_undi
     command = [str(BIN / "rolemesh"), "launch", "--max-restarts", "1", "--set", "engine.options.snapshots.every_s=0"]
     done = subprocess.run(
         [*command, "train.py", own, str(step + 2), "ours"],
-        cwd=tmp_path, env=plain, capture_output=True, text=True, timeout=200, check=False,
+        cwd=tmp_path, env=plain, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "started again 1 times" in done.stderr

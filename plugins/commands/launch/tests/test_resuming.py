@@ -91,10 +91,10 @@ def test_an_interrupted_script_goes_on_and_what_it_keeps_in_runs_itself_stays(tm
     while first.stdout.readline() != "STEP 10\n":
         assert first.poll() is None
     first.send_signal(signal.SIGTERM)
-    first.communicate(timeout=60)
+    first.communicate()
 
     def again() -> tuple[int, str]:
-        done = subprocess.run(command, cwd=tmp_path, env=plain, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, cwd=tmp_path, env=plain, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         (begin,) = re.findall(r"BEGIN (\d+)", done.stdout)
         return int(begin), done.stderr

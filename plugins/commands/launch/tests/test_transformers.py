@@ -47,7 +47,7 @@ def test_a_trainer_that_is_killed_ends_as_one_that_is_not(tmp_path: Path) -> Non
     calm = judged("--nproc-per-node", "2", "train.py", cwd=tmp_path, env=plain, timeout_s=200)
     done = subprocess.run(
         [str(BIN / "rolemesh"), "launch", "--nproc-per-node", "2", "train.py", "killed"],
-        cwd=tmp_path, env=plain, capture_output=True, text=True, timeout=200, check=False,
+        cwd=tmp_path, env=plain, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "started again 2 times" in done.stderr
@@ -131,7 +131,7 @@ def test_a_trainer_killed_at_any_moment_has_the_weights_and_losses_of_an_undistu
         killed = kills if command[0] == "rolemesh" else []
         done = subprocess.run(
             [str(BIN / command[0]), *command[1:], "--max-restarts", "3", "train.py", kind, *killed],
-            cwd=tmp_path, env=plain, capture_output=True, text=True, timeout=200, check=False,
+            cwd=tmp_path, env=plain, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         ends.append(re.findall(r"ends after .*", done.stdout))
@@ -180,7 +180,7 @@ def test_a_trainer_that_also_resumes_from_its_own_checkpoint_ends_as_an_undistur
         each = [] if checkpoint is newer else ["--set", "engine.options.snapshots.every_s=0"]
         done = subprocess.run(
             [*command, *each, "train.py", str(checkpoint), str(kill), f"ours-{kill - 1}"],
-            cwd=tmp_path, env=plain, capture_output=True, text=True, timeout=200, check=False,
+            cwd=tmp_path, env=plain, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert "started again 1 times" in done.stderr

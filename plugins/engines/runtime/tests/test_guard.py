@@ -449,7 +449,7 @@ def test_a_pipe_of_another_user_stops_no_agent(job: str, what: str) -> None:
             "-c",
             f"from rolemesh_processes.guard import *; AgentGuard({job!r}, 'node0').close()",
         ]
-        assert subprocess.run(command, timeout=60, check=False).returncode == 0
+        assert subprocess.run(command, check=False).returncode == 0
     finally:
         folder.unlink() if what == "folder" else shutil.rmtree(folder, ignore_errors=True)
 
@@ -499,6 +499,6 @@ def test_a_plain_keepers_folder_goes_with_its_owner(job: str) -> None:
 
 def test_wherever_an_owner_is_killed_nothing_of_it_stays(job: str) -> None:
     """Also where it makes its folders, and where it removes them."""
-    done = subprocess.run([sys.executable, "-c", DYING, job], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run([sys.executable, "-c", DYING, job], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 20

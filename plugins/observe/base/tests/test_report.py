@@ -51,7 +51,7 @@ TITLES += ["Metrics", "Failures and recoveries", "Placement", "Versions", "Job f
 
 def rolemesh(folder: Path, *arguments: str) -> str:
     command = [Path(sys.executable).with_name("rolemesh"), *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
     return done.stdout + done.stderr
 
 
@@ -83,7 +83,7 @@ def test_a_refused_run_writes_no_report_into_the_folder_of_another(run: Path) ->
     foreign = run.parent / "foreign"
     foreign.mkdir()
     command = [Path(sys.executable).with_name("rolemesh"), "run", "job.yaml", "name=foreign", "--backend", "local"]
-    done = subprocess.run(command, cwd=run.parent.parent, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=run.parent.parent, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "exists and was not made by rolemesh, so it stays as it is" in done.stderr
     assert "report" not in done.stdout + done.stderr

@@ -19,7 +19,7 @@ def test_importing_the_package_and_checking_options_leaves_torch_out(tiny_model)
         f"DeepSpeedWorkload.check(DeepSpeedOptions(model={str(tiny_model)!r}), 2)\n"
         "sys.exit(','.join(m for m in ('torch', 'transformers', 'deepspeed') if m in sys.modules) or 0)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

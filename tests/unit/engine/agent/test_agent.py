@@ -266,7 +266,7 @@ def test_an_agent_whose_turn_takes_long_says_that_it_is_at_work_and_an_idle_one_
 
     monkeypatch.setattr(status_pages, "start", start)
     here.launch("work")
-    while not isinstance(here.sent.get(timeout=60), m.AtWork):
+    while not isinstance(here.sent.get(), m.AtWork):
         pass
     slow.set()
     here.rank("work", "failed")

@@ -225,7 +225,6 @@ def test_other_or_unreadable_files_in_the_runs_folder_do_not_stop_status(start_m
         env=os.environ | {"ROLEMESH_RUNS": str(runs), "COLUMNS": "200", "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -83,7 +83,7 @@ class FakeAgent:
 
     def sent(self, kind: type[Any]) -> Any:
         """The next message that a part sends to the master; it must be of this type. Waits for it."""
-        event = self.events.get(timeout=30.0)
+        event = self.events.get()
         assert isinstance(event, ae.FromPart)
         return unpacked(kind, event.message.data)
 

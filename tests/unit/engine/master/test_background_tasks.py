@@ -46,7 +46,7 @@ class Checkpoints:
     def complete(self, part: m.Persisted) -> e.CheckpointCommitted:
         """Commit the checkpoint of this part."""
         self._tasks.complete(e.CommitCheckpoint(part.step, (part,)))
-        answer: e.CheckpointCommitted = self._answers.get(timeout=60)
+        answer: e.CheckpointCommitted = self._answers.get()
         return answer
 
     def go_back_while_completing(self, part: m.Persisted) -> set[Any]:
@@ -54,7 +54,7 @@ class Checkpoints:
         with self._tasks._completing:
             self._tasks.complete(e.CommitCheckpoint(part.step, (part,)))
             self._tasks.find_origin()
-        return {self._answers.get(timeout=60) for _ in range(2)}
+        return {self._answers.get() for _ in range(2)}
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ def rolemesh(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         if site is not None:
             env["PYTHONPATH"] = str(site)
         command = [sys.executable, "-c", code, *arguments]
-        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
 
     return run
 

@@ -174,7 +174,7 @@ def test_every_command_uses_the_intact_kernel_and_the_list_of_plugins_names_left
 
     def rolemesh(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "rolemesh.cli", *arguments]
-        return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=True)
+        return subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
 
     assert rolemesh("--version").stdout.strip() == version("rolemesh")
     listed = rolemesh("plugins", "list", "--json")
@@ -187,6 +187,6 @@ def test_a_verb_that_is_half_installed_is_named(site: Path, tmp_path: Path) -> N
     (site / "gad_get-1.0.dist-info/METADATA").unlink()
     command = [sys.executable, "-m", "rolemesh.cli", "gadget"]
     environ = os.environ | {"PYTHONPATH": str(site)}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert f"{site}/gad_get-1.0.dist-info: an interrupted installation left it" in done.stderr
