@@ -197,7 +197,7 @@ def curve(seen: Compared, name: str, figure: Element) -> None:
             height = low + (floor - y) / (floor - top) * (high - low)
             seen.same(f"{name}: step {step}", height, value, within=0.2 / (floor - top) * (high - low))
     seen.same(f"{name}: first step", texts[2], str(points[0][0]))
-    seen.same(f"{name}: last step", texts[3], str(points[-1][0]))
+    seen.same(f"{name}: last step", texts[3], str(seen.facts.metrics[-1]["step"]))
 
 
 def ready(seen: Compared, of: Recovery, text: str) -> None:

@@ -15,7 +15,7 @@ from rolemesh_facts.critical import Critical, Station
 from rolemesh_facts.curves import curve_of
 from rolemesh_facts.overview import by_importance, headlines, largest_fall, pace_of, seconds_per_step, trend
 from rolemesh_recorder.lines import Account, FlowEdge, FlowFile, FlowOp, Head, encode, rank_folder
-from rolemesh_view.overview import bottleneck, goal_of
+from rolemesh_view.overview import bottleneck, goal_of, misses
 from rolemesh_view.viewed import Viewed
 
 GRPO = (
@@ -146,6 +146,8 @@ def test_the_sentence_names_the_largest_stations() -> None:
         Station("edge", "weights", 0.26),
         Station("engine", "", 0.04),
     )
+    said = bottleneck(Critical((Station("grant", "a: waits for the master", 0.5, "a"),), (), 0, 1))
+    assert said.startswith("A step waits most for the master, before further steps of a (50%)")
     said = bottleneck(Critical(stations, (), 0, 1))
     assert said.startswith("A step waits most for rollout.generate (70%), then the edge weights (26%)")
     assert bottleneck(None) == ""
@@ -158,3 +160,11 @@ def test_a_curve_has_a_gap_where_a_value_is_not_finite_and_shows_a_single_value(
     assert "h3" in alone.raw
     assert alone.low < 0.25 < alone.high < 1.0
     assert curve_of(([], []), 100, 60).raw == ""
+
+
+def test_a_curve_that_has_no_more_values_ends_before_its_axis_and_says_so() -> None:
+    found = curve_of(([0, 5, 10], [1.0, 2.0, 3.0]), 162, 60, until=20)
+    assert (found.last, found.raw.rpartition("L")[2].partition(",")[0]) == (20, "102.0")
+    assert [misses([0, 1, 2], until) for until in (2, 3, 4)] == [False, False, True]
+    assert [misses([0, 10, 20], until) for until in (29, 35, 36)] == [False, False, True]
+    assert not misses([7], 100)

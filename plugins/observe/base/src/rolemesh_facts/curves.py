@@ -40,8 +40,13 @@ class Curve(NamedTuple):
     left: int = LEFT
 
 
-def curve_of(points: Points, width: int, height: int, bounds: tuple[float, float] | None = None) -> Curve:
-    """Return the lines of a metric. `bounds` are the ends of the vertical axis; None for those of the values."""
+def curve_of(
+    points: Points, width: int, height: int, bounds: tuple[float, float] | None = None, until: int = -1
+) -> Curve:
+    """Return the lines of a metric. `bounds` are the ends of the vertical axis; None for those of the values.
+
+    The horizontal axis ends at the step `until`, if the values end before it.
+    """
     steps, values = points
     finite = [value for value in values if math.isfinite(value)]
     around = max(3, len(values) // 10) | 1
@@ -49,7 +54,7 @@ def curve_of(points: Points, width: int, height: int, bounds: tuple[float, float
     if low == high:
         low, high = low - (abs(low) or 1.0) * 0.1, high + (abs(high) or 1.0) * 0.1
     low, high = bounds or (low, high)
-    first, last = (steps[0], steps[-1]) if steps else (0, 0)
+    first, last = (steps[0], max(steps[-1], until)) if steps else (0, 0)
     right, floor, span = width - RIGHT, height - BOTTOM, max(1, last - first)
 
     def line(heights: Sequence[float]) -> str:

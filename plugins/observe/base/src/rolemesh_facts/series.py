@@ -93,18 +93,20 @@ class Collected:
 
 
 def thinned(points: tuple[list[Place], list[float]], most: int) -> tuple[list[Place], list[float]]:
-    """Return at most about `most` points: of each bucket of steps the smallest and the largest value, NaN included."""
+    """Return at most about `most` points: of each bucket of steps the smallest and the largest value, NaN included, and
+    the last one."""
     steps, values = points
     if len(steps) <= most or most < 4:
         return points
     width = math.ceil(len(steps) / (most // 2))
     kept: list[int] = []
+    end = len(steps) - 1
     for first in range(0, len(steps), width):
         group = range(first, min(first + width, len(steps)))
         odd = [at for at in group if not math.isfinite(values[at])]
         fine = [at for at in group if math.isfinite(values[at])]
         ends = {min(fine, key=values.__getitem__), max(fine, key=values.__getitem__)} if fine else set()
-        kept += sorted(ends | set(odd[:1]))
+        kept += sorted(ends | set(odd[:1]) | ({end} if end in group else set()))
     return [steps[at] for at in kept], [values[at] for at in kept]
 
 

@@ -130,7 +130,8 @@ def metrics(run: Viewed, runs: Runs, query: Query) -> bytes:
     """Return one metric of this run and others: names of runs, places on the axis, and two lists of values per run.
 
     `raw` has the values themselves, and `smooth` the smoothed ones; it is empty without smoothing. NaN is null.
-    `marks` has the failures and resizes of this run, as (place on the axis, text).
+    `marks` has the failures and resizes of this run, as (place on the axis, text), and `end` the place of the last line
+    of metrics of all runs: that of this metric may be an earlier one.
     """
     name, smoothing = query.get("name", ""), query.get("smoothing", "")
     strength, along = _int(query, "strength", 0), query.get("axis", "")
@@ -139,9 +140,9 @@ def metrics(run: Viewed, runs: Runs, query: Query) -> bytes:
         found = runs.find(other) if other else None
         if found is not None and found not in chosen:
             chosen.append(found)
-    raw, smooth = [], []
+    raw, smooth, ends = [], [], []
     for each in chosen[:MOST_RUNS]:
-        each.facts.metrics()
+        ends += places_of(each.facts, [line.step for line in each.facts.metrics()[-1:]], along)
         steps, values = each.facts.points(name)
         places = places_of(each.facts, steps, along)
         raw.append(dict(zip(*thinned((places, values), MOST_POINTS), strict=True)))
@@ -154,6 +155,7 @@ def metrics(run: Viewed, runs: Runs, query: Query) -> bytes:
             "steps": axis,
             "raw": [[_plain(points.get(place)) for place in axis] for points in raw],
             "smooth": [[_plain(points.get(place)) for place in axis] for points in smooth] if any(smooth) else [],
+            "end": max(ends, default=0),
             "marks": marks_of(run.facts, along),
         }
     )

@@ -18,7 +18,7 @@ from rolemesh_view.stories import deaths, event_text, told_of
 from rolemesh_view.text import number
 from rolemesh_view.viewed import Viewed
 
-__all__ = ["bottleneck", "goal_of", "overview"]
+__all__ = ["bottleneck", "goal_of", "misses", "overview"]
 
 MOST_POINTS = 600
 """Points of one curve."""
@@ -74,10 +74,17 @@ def overview(run: Viewed, query: Any) -> dict[str, Any]:
 def _shown(facts: RunFacts, name: str, lengths: Mapping[int, int]) -> tuple[str, str, Curve]:
     """Return a metric's name, what it does in words, and its curve."""
     points = facts.points(name)
-    found = trend(points, lengths)
+    found, until = trend(points, lengths), max(lengths, default=-1)
     few = ", then ".join(map(number, points[1]))  # of so few values, nobody knows the noise
     said = WORDS[found.word].format(number(found.first), number(found.last)) if found else few
-    return name, said, curve_of(thinned(points, MOST_POINTS), 620, 230)
+    said += f"; no value after step {points[0][-1]}" if misses(points[0], until) else ""
+    return name, said, curve_of(thinned(points, MOST_POINTS), 620, 230, until=until)
+
+
+def misses(steps: Sequence[int], until: int) -> bool:
+    """Return whether a metric with values at `steps` has none up to the step `until`, though one was due."""
+    usual = (steps[-1] - steps[0]) / (len(steps) - 1) if len(steps) > 1 else 0.0
+    return bool(usual) and until - steps[-1] > 1.5 * usual
 
 
 def bottleneck(critical: Critical | None) -> str:

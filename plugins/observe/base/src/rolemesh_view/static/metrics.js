@@ -38,7 +38,7 @@
     const query = new URLSearchParams({name: figure.dataset.name, axis: along, smoothing: value("smoothing"), strength: value("strength") || 2, with: value("with").split(",").map(name => name.trim()).filter(Boolean).join(",")});
     const answer = await fetch(plots.dataset.source + "?" + query);
     if (!answer.ok) return;
-    const {runs, steps, raw, smooth, marks} = await answer.json();
+    const {runs, steps, raw, smooth, marks, end} = await answer.json();
     const logarithmic = document.getElementById("log").checked && raw.some(each => each.some(v => v > 0));
     const seen = rows => rows.map(row => row.map(v => logarithmic && !(v > 0) ? null : v));
     const ink = getComputedStyle(document.documentElement).getPropertyValue("--quiet").trim(), line = getComputedStyle(document.documentElement).getPropertyValue("--line").trim();
@@ -51,7 +51,7 @@
     known.set(figure, new uPlot({
       width: Math.max(240, at.clientWidth), height: 220,
       scales: {
-        x: {time: false, ...(steps.length === 1 ? {range: [steps[0] - 1, steps[0] + 1]} : {})}, // one point, in the middle
+        x: {time: false, ...(steps.length === 1 ? {range: [steps[0] - 1, steps[0] + 1]} : steps.at(-1) < end ? {range: [steps[0], end]} : {})}, // one point, in the middle
         y: logarithmic ? {distr: 3} : {range: (_, low, high) => range(low, high)},
       },
       axes: [{...axis, ...(along === "step" ? {incrs: STEPS} : {}), ...(steps.length === 1 ? {splits: steps} : {})}, {...axis, size: 84, ...(logarithmic ? {} : {values: digits})}], hooks: {draw: [plot => mark(plot, marks)]},
