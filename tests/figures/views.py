@@ -148,7 +148,7 @@ def overview(seen: Compared) -> None:
         name = each.attributes["data-key"]
         curve(seen, name, each)
         said = each.all("figcaption")[0].text.removeprefix(name).strip()
-        if match := re.search(r"from (\S+) to ([^\s,]+)", said):
+        if match := re.search(r"from (\S+) to ([^\s,;]+)", said):
             first, last = thirds(facts, name)
             seen.same(f"{name}: first third", match[1], first)
             seen.same(f"{name}: last third", match[2], last)
