@@ -82,7 +82,7 @@ bench: install ## the benchmarks; their table on the console, JSON in benchmarks
 docs: install ## check the documents against the code, and build the site in site/
 	$(PY) -m tests.texts
 	$(PY) -m tests.surface --check
-	$(PY) -m pytest tests/test_docs.py tests/test_documents.py tests/test_tutorial.py
+	$(PY) -m pytest -m 'not soak' tests/test_docs.py tests/test_documents.py tests/test_tutorial.py
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build
 
 dist: install ## wheel and sdist of the kernel and of every plugin, in dist/
