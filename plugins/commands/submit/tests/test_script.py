@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import glob
 import os
+import shutil
+import signal
 import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,6 +102,71 @@ def test_setup_runs_as_in_a_script_of_ones_own(tmp_path: Path, setup: str) -> No
     (tmp_path / "rolemesh").unlink()
     done = subprocess.run(["bash", "-c", made(allocation=Allocation(setup=[setup]))], **run)
     assert (done.returncode, "error: rolemesh is not on the path: give --setup" in done.stderr) == (2, True)
+
+
+TOOLS = {
+    # Each writes its pid first. What ignores SIGTERM stands for what needs longer than Slurm waits.
+    "ray": """trap '' TERM; echo $$ >>"$TOLD/pids"; while [ "$1" != --temp-dir ]; do shift; done
+      echo here >"$2/ray_current_cluster"; while :; do read -rt 1 <>/dev/null || :; done""",
+    "python3": 'exec "$PYTHON" "$@"',
+    "rolemesh": """if [ "$1" = stop ]; then echo "$*" >>"$TOLD/stopped"; exit; fi
+      trap '' TERM; echo $$ >>"$TOLD/pids"; touch "$TOLD/runs"
+      until [ -e "$TOLD/stopped" ]; do sleep 0.05; done""",
+}
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The script with stand-ins for Ray and rolemesh, when its job runs; in a process group of its own."""
+    for tool, body in TOOLS.items():
+        (tmp_path / tool).write_text(f"#!/bin/bash\n{body}\n")
+        (tmp_path / tool).chmod(0o755)
+    (tmp_path / "ray.py").write_text("init = lambda *a, **k: None\nnodes = lambda: [{'Alive': True}]\n")
+    environ = {
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "PYTHON": sys.executable,
+        "PYTHONPATH": str(tmp_path),
+        "TOLD": str(tmp_path),
+        "SLURM_JOB_ID": tmp_path.name,
+        "SLURM_CPUS_PER_TASK": "1",
+        "SLURM_JOB_NUM_NODES": "1",
+    }
+    told = made().replace("/shared/runs", str(tmp_path / "runs-dir"))
+    process = subprocess.Popen(["bash", "-c", told], env=environ, start_new_session=True)
+    while not (tmp_path / "runs").exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+    yield process
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for folder in glob.glob(f"/tmp/ray-{tmp_path.name}.*"):
+        shutil.rmtree(folder)
+
+
+def test_a_signal_to_all_processes_ends_the_job_at_once_and_leaves_nothing(
+    running: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    os.killpg(running.pid, signal.SIGTERM)
+    assert running.wait(60) == 143
+    assert not glob.glob(f"/tmp/ray-{tmp_path.name}.*")
+    assert not (tmp_path / "stopped").exists()
+    for pid in (tmp_path / "pids").read_text().split():
+        assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_notice_to_the_script_alone_drains_the_job(running: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    run = tmp_path / f"runs-dir/hello-{tmp_path.name}"
+    run.mkdir(parents=True)
+    (run / "result.json").write_text('{"committed_steps": 7, "steps": 20}')
+    os.kill(running.pid, signal.SIGTERM)
+    while not (tmp_path / "stopped").exists():
+        time.sleep(0.02)
+    assert (tmp_path / "stopped").read_text() == f"stop hello-{tmp_path.name} --drain --no-wait\n"
+    ray = int((tmp_path / "pids").read_text().split()[0])
+    os.kill(ray, signal.SIGKILL)  # it would end with SIGTERM
+    assert running.wait(60) == 130, "the job has steps left"
+    assert not glob.glob(f"/tmp/ray-{tmp_path.name}.*")
 
 
 def test_nodes_of_several_sizes_are_refused() -> None:

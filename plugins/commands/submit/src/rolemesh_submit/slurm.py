@@ -28,15 +28,40 @@ for tool in rolemesh ray python3; do
 done
 node=({node})
 folder=$(mktemp -d "/tmp/ray-$SLURM_JOB_ID.XXXXXX")
-children=()
+# Slurm's notice goes to this script alone. Signals that end the job go to all processes, and this one ends at once.
+sleep infinity &
+probe=$!
+children=("$probe")
+head="" job="" drained="" cancelled=""
 
 finish() {{
   trap - EXIT
+  trap '' TERM INT
+  if [ -n "$cancelled" ]; then
+    kill -KILL $job $head 2>/dev/null || true
+    rm -rf "$folder" || true
+  fi
   for child in "${{children[@]}}"; do kill -TERM "$child" 2>/dev/null || true; done
   wait || true
   rm -rf "$folder"
 }}
 trap finish EXIT
+
+leave() {{
+  for _ in {{1..10}}; do
+    # scancel, a requeue or the end of the time: Ray has the signal too, so nothing can end in good order, and KillWait
+    # after it Slurm kills this script.
+    kill -0 "$probe" 2>/dev/null || {{ cancelled=yes; exit 143; }}
+    sleep 0.1 || true
+  done
+  # The first notice comes before the time is up (--signal): the job ends after a step whose state it keeps. The second
+  # one ends the job at once.
+  if [ -z "$drained" ] && rolemesh stop "$name" --drain --no-wait >&2; then
+    drained=yes
+  elif [ -n "$job" ]; then
+    kill -TERM "$job" 2>/dev/null || true
+  fi
+}}
 
 # Ray takes any free ports: several jobs may share a node.
 ray start --head --port 0 --include-dashboard false --temp-dir "$folder" "${{node[@]}}" --block \
@@ -51,7 +76,9 @@ address=$(<"$folder/ray_current_cluster")
 others=$((SLURM_JOB_NUM_NODES - 1))
 if [ "$others" -gt 0 ]; then
   srun --nodes "$others" --ntasks "$others" --exclude "$SLURMD_NODENAME" --no-kill --wait 0 --kill-on-bad-exit=0 \
-    ray start --address "$address" "${{node[@]}}" --block >/dev/null &
+    bash -c 'trap : TERM; ray start "$@" --block >/dev/null || true
+      [ -e "$0/head.log" ] || until rm -rf "$0"; do sleep 1; done' "$folder" \
+    --address "$address" "${{node[@]}}" &
   children+=("$!")
 fi
 python3 - "$address" "$SLURM_JOB_NUM_NODES" <<'END'
@@ -69,19 +96,9 @@ END
 name={name}-$SLURM_JOB_ID
 again=({resuming})
 if [ -e "$ROLEMESH_RUNS/$name" ]; then again=(--resume auto); fi
+trap leave TERM INT
 {command} "name=$name" "${{again[@]}}" &
 job=$!
-# The first signal is Slurm's notice before the time is up (--signal): the job ends after a step whose state it keeps.
-# The second one, at the end of the time, ends it at once.
-drained=""
-leave() {{
-  if [ -z "$drained" ] && rolemesh stop "$name" --drain --no-wait >&2; then
-    drained=yes
-  else
-    kill -TERM "$job" 2>/dev/null || true
-  fi
-}}
-trap leave TERM INT
 code=0
 wait "$job" || code=$?
 while kill -0 "$job" 2>/dev/null; do code=0; wait "$job" || code=$?; done
