@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
@@ -146,3 +147,19 @@ def test_a_page_of_a_run_that_is_read_for_long_says_how_far_that_is_and_comes_af
     while "reads this run" in (text := client.get(address).text):
         time.sleep(0.01)
     assert "<h1>Failures</h1>" in text
+
+
+def test_an_answer_that_comes_at_a_look_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def late(result: asyncio.Future[str], seconds: float) -> str:
+        while not result.done():
+            await asyncio.sleep(0.001)
+        raise TimeoutError
+
+    monkeypatch.setattr(patience.asyncio, "wait_for", late)
+    assert asyncio.run(patience.within(1.0, lambda: "there", Path("runs"))) == "there"
+
+    def fail() -> str:
+        raise TimeoutError("of the work")
+
+    with pytest.raises(TimeoutError, match="of the work"):
+        asyncio.run(patience.within(1.0, fail, Path("runs")))

@@ -58,9 +58,10 @@ async def within(seconds: float, work: Callable[[], T], folder: Path) -> T:
         try:
             return await asyncio.wait_for(asyncio.shield(result), min(LOOK_S, max(0.0, until - time.monotonic())))
         except TimeoutError:
-            if result.done():
-                raise
+            if result.done():  # just now, or `work` raised this error
+                return result.result()
         if readers.still_s() >= LIMIT_S or time.monotonic() >= until:
+            result.cancel()
             raise Silent(readers)
 
 
