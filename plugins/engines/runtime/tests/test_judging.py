@@ -122,16 +122,27 @@ def test_code_of_a_text_changes_no_other_judgement(judges: Judges) -> None:
 def test_a_worker_goes_on_if_no_code_of_a_text_has_run() -> None:
     def pid(text: str) -> list[int]:
         with own_code():
-            eval("1 + 1")
-        return [eval("1 + 1"), os.getpid()]
+            eval("len([1])")
+        return [eval("len([1])"), os.getpid()]
 
     judges = Judges(pid)
     assert len({process for _, process in judges.judge([("x",)] * 100)}) == 1
     judges.close()
     judges = Judges(lambda text: [eval(text), os.getpid()])
-    rows = [("1",), ("2",), ("3",)]
-    assert len({process for _, process in judges.judge(rows, [True] * 3)}) == 1
-    assert len({process for _, process in judges.judge(rows)}) == 3
+    assert len({process for _, process in judges.judge([("1",), ("2 + 2",), ("[3]",)])}) == 1
+    assert len({process for _, process in judges.judge([("len([1])",)] * 3)}) == 3
+    judges.close()
+
+
+def test_what_a_judge_keeps_of_one_text_leaves_the_next_its_memory() -> None:
+    kept: list[Any] = []
+
+    def cached(text: str) -> int:
+        kept.append(eval(text))
+        return len(kept[-1])
+
+    judges = Judges(cached, JudgeLimits(memory_mb=300))
+    assert judges.judge([("'x' * 120_000_000",)] * 6) == [120_000_000] * 6
     judges.close()
 
 

@@ -143,47 +143,53 @@ def test_a_string_of_digits_that_hides_code_changes_no_other_judgement():
     workload.teardown()
 
 
+def workers(task: str, text: str) -> set[Any]:
+    """Return the workers that are left after each of two judgements."""
+    workload, left = reward(), set()
+    for _ in range(2):
+        workload.score(hostile(task, text))
+        left |= {*workload.verifiers._judges._idle}
+    workload.teardown()
+    return left
+
+
 @pytest.mark.parametrize(
     ("task", "text"),
     [
         ("simple_integration", "x**2/3 - 1.5*sin(x)*exp(-2*x) + C"),
+        ("polynomial_multiplication", "unknown"),
+        ("polynomial_multiplication", "alpha*beta + 5! / other(words)"),
+        ("simple_integration", "unknown"),
+        ("simple_integration", "x*y*z*beta + sin(a)*sqrt(k)"),
+        ("puzzle24", "sqrt('x + unknown')"),
         ("bitwise_arithmetic", "0x1aF3"),
         ("string_insertion", "AABCDE"),
+        ("string_insertion", "['A', 'B', 'C', 'D', 'E']"),
+        ("spiral_matrix", "[[1, 2], [3, 4]]"),
+        ("number_sorting", "['-1.5', '20']"),
         ("countdown", "(7 + .5e1) * 3"),
     ],
 )
-def test_a_formula_spends_no_worker(task: str, text: str) -> None:
-    workload = reward()
-    workload.score(hostile(task, text))
-    (worker,) = workload.verifiers._judges._idle
-    workload.score(hostile(task, text))
-    assert workload.verifiers._judges._idle == [worker]
-    workload.teardown()
+def test_an_answer_that_only_computes_spends_no_worker(task: str, text: str) -> None:
+    assert len(workers(task, text)) == 1
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("task", "text"),
     [
-        "x.C",
-        "x\n.C",
-        "(1).C",
-        "1.5.C",
-        "x1",
-        "x_",
-        "_",
-        "(x:=1)",
-        "sin(x=1)",
-        "'1'",
-        '"1"',
-        "`1`",
-        "\\1",
-        "x;y",
-        "é",
-        "x\u2028",
+        ("polynomial_multiplication", "x.C"),
+        ("polynomial_multiplication", "S('x.C')"),
+        ("polynomial_multiplication", "N('\\170\\56C')"),
+        ("polynomial_multiplication", "Lambda(x, x)"),
+        ("spiral_matrix", "[n for n in [1]]"),
+        ("spiral_matrix", "(n := 1)"),
+        ("spiral_matrix", "[1, 2][0]"),
+        ("spiral_matrix", "answer"),
+        ("spiral_matrix", "len([1])"),
     ],
 )
-def test_a_text_that_may_name_other_things_is_no_formula(text: str) -> None:
-    assert not verifiers._FORMULA.fullmatch(text)
+def test_an_answer_that_may_do_more_spends_its_worker(task: str, text: str) -> None:
+    assert not workers(task, text)
 
 
 def test_a_judgement_that_fails_is_counted_and_told(monkeypatch):

@@ -41,6 +41,9 @@ def hostile(completions, **kwargs):
             raise ValueError("no number")
     return [1] * len(completions)
 
+def evaluated(completions, **kwargs):
+    return [float(eval(text_of(c)) == 2) for c in completions]
+
 def none(completions, **kwargs):
     return [None] * len(completions)
 
@@ -114,6 +117,13 @@ def test_a_row_that_breaks_a_function_alone_has_no_reward(role: Any, text: str) 
     out = reward.advantages(reward.score(samples("2", text, "3")))
     np.testing.assert_array_equal(out["reward"], [2, np.nan, 1])
     assert out["advantage"].tolist() == [1, 0, -1]
+
+
+def test_the_code_of_an_answer_changes_no_other_reward_of_a_sealed_function(role: Any) -> None:
+    change = "globals().update(float=lambda right: 1.0 - right)"
+    reward = role("evaluated", sealed=True)
+    assert reward.score(samples("1 + 1", change, "1 + 1", "3"))["reward"].tolist()[::2] == [1, 1]
+    assert reward.score(samples("1 + 1", "3"))["reward"].tolist() == [1, 0]
 
 
 def test_a_row_to_which_no_function_applies_has_no_reward(role: Any) -> None:

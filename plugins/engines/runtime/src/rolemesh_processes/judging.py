@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import selectors
 import signal
 import threading
@@ -16,6 +17,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from rolemesh_processes.forking import how_ended
+from rolemesh_processes.judging_code import NO_NAMES
 from rolemesh_processes.judging_owner import TICK_S, Failed, JudgeLimits, Worker, Zygote
 from rolemesh_processes.judging_worker import Judge, Work, own_code
 
@@ -41,6 +43,7 @@ class Judges:
         *,
         sealed: bool = True,
         prepare: Callable[[], None] | None = None,
+        names: re.Pattern[str] = NO_NAMES,
     ) -> None:
         """`judge` returns what JSON can express. Workers get it, and all that it refers to, from this process as it is
         at the first judgement, or when `start` is called.
@@ -50,8 +53,10 @@ class Judges:
         Landlock and seccomp the kernel enforces less, as the log then says; see `confinement`.
 
         `prepare` loads what each worker needs, such as modules, before they are forked. It runs no text of a stranger.
+
+        `names`: names that the code of a text may read and call in `judge`, since this changes nothing there.
         """
-        self._work, self._limits = Work(judge, int(limits.memory_mb * 1e6), sealed, prepare), limits
+        self._work, self._limits = Work(judge, int(limits.memory_mb * 1e6), sealed, prepare, names), limits
         self._zygote: Zygote | None = None
         self._idle: list[Worker] = []
         self._lock = threading.Lock()
@@ -62,14 +67,17 @@ class Judges:
         worker = self._take()
         self._give_back(worker)
 
-    def judge(self, rows: Sequence[tuple[Any, ...]], harmless: Sequence[bool] = ()) -> list[Any]:
+    def judge(self, rows: Sequence[tuple[Any, ...]], *, clean: bool = False) -> list[Any]:
         """Return what `judge` returns for the arguments in each row, or `Failed`.
 
         A worker whose judgement has run code that is not of a module judges no other row, because it may have been
-        changed: one that called `eval`, for example. `harmless`: rows that cannot have done that, as they name nothing.
+        changed: one that called `eval`, for example. Code that only computes is no such code; see `judging_code`. Nor
+        does a sealed worker that has used half of its memory.
+
+        `clean`: a judgement that has run such code is `Failed`, because one text of its row may have judged the others.
         """
         with selectors.DefaultSelector() as selector:
-            return _Round(self, selector, rows, harmless or [False] * len(rows), self._limits).results()
+            return _Round(self, selector, rows, self._limits, clean).results()
 
     def close(self) -> None:
         """End the workers."""
@@ -111,11 +119,11 @@ class _Round:
         judges: Judges,
         selector: selectors.BaseSelector,
         rows: Sequence[tuple[Any, ...]],
-        harmless: Sequence[bool],
         limits: JudgeLimits,
+        clean: bool,
     ) -> None:
         self._judges, self._selector, self._limits = judges, selector, limits
-        self._rows, self._harmless = rows, harmless
+        self._rows, self._clean = rows, clean
         self._todo = deque(range(len(rows)))
         self._results: list[Any] = [None] * len(rows)
         self._most = min(limits.workers, len(os.sched_getaffinity(0)))
@@ -150,7 +158,7 @@ class _Round:
         if fresh:
             self._selector.register(worker.socket, selectors.EVENT_READ, worker)
         with suppress(OSError):  # it has ended, as its socket says next
-            worker.give(rows, [(self._harmless[row], self._rows[row]) for row in rows])
+            worker.give(rows, [self._rows[row] for row in rows])
         return worker
 
     def _moved_on(self, worker: Worker, ready: bool) -> bool:
@@ -163,6 +171,8 @@ class _Round:
                 return True
             for row, value in found:
                 self._results[row] = value
+            if worker.spent and self._clean:
+                self._results[found[-1][0]] = Failed("it has run code that is not of a module")
         elif worker.slow and (over := worker.over(self._limits)):
             self._ended(worker, over)
             return True

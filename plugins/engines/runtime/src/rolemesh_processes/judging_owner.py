@@ -110,7 +110,7 @@ class Worker:
         self._since = self._looked = self._last = self._slept = 0.0
         self._begin()
 
-    def give(self, rows: Sequence[int], arguments: Sequence[tuple[bool, tuple[Any, ...]]]) -> None:
+    def give(self, rows: Sequence[int], arguments: Sequence[tuple[Any, ...]]) -> None:
         """Let it judge rows."""
         self.rows.extend(rows)
         self.uses += len(rows)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import re
+import resource
 import select
 import signal
 import socket
@@ -12,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from types import CodeType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -19,6 +22,7 @@ import msgspec
 from rolemesh_processes.beginning import die_with_parent
 from rolemesh_processes.confinement import keep_files, limit_memory, seal
 from rolemesh_processes.forking import Frames, alone, moved, send
+from rolemesh_processes.judging_code import NO_NAMES, only_computes
 
 __all__ = [
     "DONE",
@@ -86,13 +90,13 @@ def own_code() -> Iterator[None]:
 
 
 class Work(NamedTuple):
-    """The work of workers. `memory`: bytes that each may take beyond those of the zygote. `sealed` and `prepare`: see
-    `Judges`."""
+    """The work of workers. `memory`: bytes that each may take beyond those of the zygote. The others: see `Judges`."""
 
     judge: Judge
     memory: int
     sealed: bool
     prepare: Callable[[], None] | None = None
+    names: re.Pattern[str] = NO_NAMES
 
 
 def serve_zygote(own: socket.socket, owner: int, work: Work) -> None:
@@ -107,7 +111,7 @@ def serve_zygote(own: socket.socket, owner: int, work: Work) -> None:
 
 
 def _serve_zygote(own: socket.socket, owner: int, work: Work) -> None:
-    watch = _Watch()
+    watch = _Watch(work.names)
     sys.addaudithook(watch)
     _prepare(work)
     own = alone(own, True)  # here, and not in each worker
@@ -198,15 +202,24 @@ class _Watch:
     """The worker's end of its socket."""
     armed = False
 
+    def __init__(self, names: re.Pattern[str]) -> None:
+        self._names = names
+
     def __call__(self, event: str, about: tuple[Any, ...]) -> None:
         if event not in _RUNS_CODE:
             return
         if _LEARNS:
             _OWN_CODE.update(about if event == "exec" else ())
-        elif self.armed and not (event == "exec" and about[0] in _OWN_CODE) and not _importing():
-            self.armed = False
-            # Before the code runs, so that nothing it does can take this back.
-            os.write(self.number, RAN_CODE + bytes(4))
+        elif self.armed and not (event == "exec" and self._safe(about[0])) and not _importing():
+            self.spend()
+
+    def spend(self) -> None:
+        """Say that the worker judges no other row: before code runs, so that nothing it does can take this back."""
+        self.armed = False
+        os.write(self.number, RAN_CODE + bytes(4))
+
+    def _safe(self, code: CodeType) -> bool:
+        return code in _OWN_CODE or only_computes(code, self._names)
 
 
 def judge_rows(own: socket.socket, work: Work, watch: _Watch) -> None:
@@ -215,17 +228,25 @@ def judge_rows(own: socket.socket, work: Work, watch: _Watch) -> None:
     if gaps:
         send(own, GAPS, msgspec.msgpack.encode(gaps))
     watch.number = own.fileno()
+    most = _most_memory() + work.memory // 2
     frames = Frames(_LONGEST)
     while data := own.recv(1 << 20):
         for _, body in frames.feed(data):
-            for harmless, arguments in pickle.loads(body):
-                watch.armed = not harmless
+            for arguments in pickle.loads(body):
+                watch.armed = True
                 try:
                     kind, found = DONE, msgspec.msgpack.encode(work.judge(*arguments))
                 except BaseException as error:
                     kind, found = RAISED, msgspec.msgpack.encode(told(error))
+                if watch.armed and work.sealed and _most_memory() > most:
+                    watch.spend()  # caches may keep what a text has made, and leave too little for the next one
                 watch.armed = False
                 send(own, kind, found)
+
+
+def _most_memory() -> int:
+    """Return the most bytes of memory that this process has used so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _importing() -> bool:

@@ -12,16 +12,15 @@ from rolemesh_reasoning_gym.tasks import make_dataset, verified
 
 __all__ = ["Answer", "Unjudged", "Verifiers"]
 
-_FORMULA = re.compile(
-    r"""(?: [-+*/%^~&|<>!()\[\],\s]
-      | (?<![\w.]) (?: 0x[\da-fA-F]+ | 0b[01]+ | (?: \d+ (?:\.\d*)? | \.\d+ ) (?:[eE][-+]?\d+)? ) (?![\w.])
-      | \b (?: [a-z] | [A-Z]+ | a?(?:sin|cos|tan) | (?:sin|cos|tan)h | exp | log | ln | sqrt | pi ) \b (?!\.)
-    )*+""",
-    re.VERBOSE | re.ASCII,
+_NAMES = re.compile(
+    r"[a-z] | [A-Z]+ | a?(?:sin|cos|tan) | (?:sin|cos|tan)h | [aA]bs | exp | log | ln | sqrt"
+    r"| pi | beta | gamma | zeta | Symbol | Function | Integer | Float | factorial2?",
+    re.VERBOSE,
 )
-"""Texts that change nothing if they are evaluated, in Python or by sympy: numbers, operators, single letters, constants
-and mathematical functions. They have no other names, no attributes, no assignments, and no strings: sympy evaluates
-what a string says, and escapes such as ``\\137`` hide names in it."""
+"""Names that an answer may evaluate: single letters, constants and mathematical functions, and what sympy writes for
+other words and for numbers. sympy evaluates a text that it gets as an argument, as other code."""
+_SYMBOLS = "abcdefgh"
+"""As many symbols as sympy makes code for before the first answer: for each number of symbols it makes other code."""
 
 
 class Answer(NamedTuple):
@@ -49,7 +48,7 @@ class Verifiers:
         self._configs = configs
         self._datasets: dict[tuple[str, int], Any] = {}
         self._task = task
-        self._judges = Judges(self._judge, prepare=self._prepare)
+        self._judges = Judges(self._judge, prepare=self._prepare, names=_NAMES)
 
     def start(self) -> None:
         """Start a worker, so that the first answer needs not wait for it."""
@@ -60,8 +59,7 @@ class Verifiers:
 
         `tell` hears of each answer that was not judged.
         """
-        harmless = [_FORMULA.fullmatch(answer.text) is not None for answer in answers]
-        found = self._judges.judge(answers, harmless)
+        found = self._judges.judge(answers)
         failed = [at for at, score in enumerate(found) if isinstance(score, Failed)]
         rights = [(*answers[at][:3], answers[at].entry.get("answer")) for at in failed]
         for at, right in zip(failed, self._judges.judge(rights) if failed else (), strict=True):
@@ -89,6 +87,11 @@ class Verifiers:
         return self._datasets[task, place]
 
     def _prepare(self) -> None:
+        from sympy import QQ, ring
+
+        with own_code():
+            for number in range(len(_SYMBOLS)):
+                ring(list(_SYMBOLS[: number + 1]), QQ)
         for place in range(len(self._configs)) if self._task is not None else ():
             self._dataset(self._task, place)
 

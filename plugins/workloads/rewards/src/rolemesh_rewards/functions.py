@@ -54,7 +54,7 @@ class RewardFunction:
         self._needs = {each.name for each in parameters if each.name in self._takes and each.default is each.empty}
         self.logs_extra = self._takes_all or "log_extra" in self._takes
         """Whether it may log columns."""
-        self._judges = Judges(self._judge, limits, sealed=sealed)
+        self._judges, self._evaluates = Judges(self._judge, limits, sealed=sealed), sealed
         self._works = False
         """Whether it has returned a reward."""
 
@@ -69,7 +69,8 @@ class RewardFunction:
     def __call__(self, answers: Answers) -> Rewarded:
         """Return the rewards of all rows.
 
-        If the call fails, each row gets a call of its own, so that only rows with which it fails have no reward.
+        If the call fails, each row gets a call of its own, so that only rows with which it fails have no reward. So it
+        does if a sealed function has run code of an answer, which may have changed the rewards of others.
         Raises `RolemeshError` if it has failed with every row so far: then the function is wrong, not an answer.
         """
         missing = sorted(self._needs - {*_GIVEN, *answers.columns})
@@ -80,7 +81,7 @@ class RewardFunction:
         if not self._takes_all:
             answers = answers._replace(columns={k: v for k, v in answers.columns.items() if k in self._takes})
         rows = len(answers.prompts)
-        (found,) = self._judges.judge([(answers,)])
+        (found,) = self._judges.judge([(answers,)], clean=self._evaluates and rows > 1)
         if not isinstance(found, Failed):
             rewarded = Rewarded(**found)
         elif rows == 1:
