@@ -19,7 +19,7 @@ MARGIN = 30
 PASSES, PASSAGE = "pass ", 34
 """The beginning of the key of a place where an edge passes a layer, and its height: that of two lines of text."""
 SWEEPS = 6
-LABEL_WIDTH, ABOVE, BELOW, FLAT = 120, 18, 34, 4
+LABEL_WIDTH, ABOVE, BELOW, FLAT = 120, 18, 50, 4
 """Pixels of a label: its width, its height above and below its point, and the space that it leaves for its line."""
 SAMPLES = 20
 """Points of a curve at which a label may lie."""
@@ -149,7 +149,7 @@ def _height(node: str) -> int:
 def _order(columns: list[list[str]], edges: Sequence[tuple[str, str]]) -> None:
     for sweep in range(SWEEPS):
         rows = {node: at - (len(column) - 1) / 2 for column in columns for at, node in enumerate(column)}
-        for column in columns:
+        for column in columns if sweep % 2 == 0 else columns[::-1]:
             means = {}
             for node in column:
                 near = [rows[s if sweep % 2 == 0 else t] for s, t in edges if (t if sweep % 2 == 0 else s) == node]

@@ -82,10 +82,12 @@ def _idle(flow: FlowFile, role: str) -> str:
     """Return what a rank of `role` waits for that may not run further: the master lets it run a few seconds' steps
     ahead of the rank that is behind all others.
 
-    A role cannot be ahead of those whose values it takes. Without other roles, only its own ranks or the master remain.
+    A role cannot be ahead of those whose values of the same step it takes at each step. Without other roles, only its
+    own ranks or the master remain.
     """
-    pairs = [(flow.ops[edge.src].role, flow.ops[edge.dst].role) for edge in flow.edges]
-    before, after = _reached(role, [(dst, src) for src, dst in pairs]), _reached(role, pairs)
+    ways = [(flow.ops[edge.src], flow.ops[edge.dst], edge.lag) for edge in flow.edges]
+    bound = [(dst.role, src.role) for src, dst, lag in ways if lag == "0" and src.every == dst.every == 1]
+    before, after = _reached(role, bound), _reached(role, [(src.role, dst.role) for src, dst, _ in ways])
     behind = {op.role for op in flow.ops} - before - {role}
     if behind and behind <= after:
         return "ahead of its consumers"

@@ -12,16 +12,24 @@ __all__ = ["bytes_text", "edge_rows", "edge_texts", "number_text"]
 
 LEAST = 0.005
 """Share of the time below which the picture does not show a wait."""
+LONGEST = 22
+"""Characters of a line that fit between two operators."""
 
 
-def edge_texts(edge: FlowEdge, state: EdgeState | None, use: EdgeUse | None) -> tuple[str, str]:
-    """Return what the picture says about an edge: its state, and the waits on it."""
+def edge_texts(edge: FlowEdge, state: EdgeState | None, use: EdgeUse | None) -> list[str]:
+    """Return the lines of what the picture says about an edge: its state, and the waits on it."""
     said = [f"lag {edge.lag}"] if edge.lag != "0" else []
     said += [f"queue {state.queue}"] if state and state.queue is not None else []
     said += [bytes_text(state.bytes_s)] if state and state.bytes_s else []
-    waits = [f"waits {percent(use.waiting)}"] if use and use.waiting >= LEAST else []
-    waits += [f"blocked {percent(use.blocked)}"] if use and use.blocked >= LEAST else []
-    return " · ".join(said), " · ".join(waits)
+    said += [f"waits {percent(use.waiting)}"] if use and use.waiting >= LEAST else []
+    said += [f"blocked {percent(use.blocked)}"] if use and use.blocked >= LEAST else []
+    lines: list[str] = []
+    for each in said:
+        if lines and len(lines[-1]) + len(each) + 3 <= LONGEST:
+            lines[-1] += f" · {each}"
+        else:
+            lines.append(each)
+    return lines
 
 
 def edge_rows(flow: FlowFile, look: Look) -> list[dict[str, str]]:

@@ -91,17 +91,17 @@ def picture(flow: FlowFile, look: Look) -> dict[str, Any]:
     lines: list[dict[str, Any]] = []
     for at, line in enumerate(drawing.lines):
         if at >= len(edges):
-            said = {"text": "", "title": "calls", "more": "", "waits": "", "share": 0.0, "kind": "call"}
+            said = {"text": "", "title": "calls", "more": [], "share": 0.0, "kind": "call"}
             caller, callee = calls[at - len(edges)]
             lines.append({"line": line, **said, "said": f"{labels[caller]} calls {labels[callee]}"})
             continue
         edge = flow.edges[at]
-        more, waits = edge_texts(edge, states.get(edge.id), uses.get(edge.id))
+        more = edge_texts(edge, states.get(edge.id), uses.get(edge.id))
         name = f"{flow.ops[edge.src].label} → {flow.ops[edge.dst].label}: {edge.param}"
         lines.append(
             {
-                "line": line, "text": edge.param, "more": more, "waits": waits, "share": on_edge.get(edge.id, 0.0),
-                "said": " · ".join(filter(None, (name, more, waits))),
+                "line": line, "text": edge.param, "more": more, "share": on_edge.get(edge.id, 0.0),
+                "said": " · ".join((name, *more)),
                 "kind": "edge", "title": f"{edge.param}: {edge.partition}",
             }
         )  # fmt: skip
