@@ -137,7 +137,7 @@ def test_failures_recoveries_and_resizes_are_marks_from_their_begin_to_their_end
         Event(8, 1, 30.1, "resize_refused", {"number": 3, "why": "there is no room"}),
         Event(9, 1, 1e300, "failure", {"failure": failure, "silent_s": 0.0}),
     ]
-    told = "b/0 killed by SIGKILL: recovery 1 (process), ready after 0.5 s, caught up after 1 s"
+    told = "b/0: killed by SIGKILL; recovery 1 (process), ready after 0.5 s, caught up after 1 s"
     begins = [mark.t for mark in marks(stories(events), events)]
     assert [mark.t for mark in marks(stories(events), events, begins[1])] == [begins[0], *[begins[1]] * len(begins[1:])]
     assert marks(stories(events), events)[:2] == [

@@ -53,7 +53,7 @@ def _of_story(story: Story) -> Mark:
     recovery = f"recovery {story.number} ({story.level})" if story.number else "no recovery"
     times = ((story.ready_s, "ready"), (story.regained_s, "caught up"))
     told = [f"{text} after {seconds:.3g} s" for seconds, text in times if seconds is not None]
-    text = ", ".join([f"{failed[0]}{more}: {recovery}" if failed else f"{recovery}: {story.reason}", *told])
+    text = ", ".join([f"{failed[0]}{more}; {recovery}" if failed else f"{recovery}: {story.reason}", *told])
     return Mark(_us(story.began), _us(story.began + after), "failure" if failed else "recovery", text)
 
 
@@ -63,4 +63,4 @@ def _us(seconds: float) -> int:
 
 def _failed(failure: dict[str, object]) -> str:
     cause = failure.get("message") or failure.get("text") or failure.get("cause") or "failed"
-    return f"{failure.get('role', '?')}/{failure.get('rank', '?')} {cause}"
+    return f"{failure.get('role', '?')}/{failure.get('rank', '?')}: {cause}"

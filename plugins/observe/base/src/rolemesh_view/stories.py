@@ -57,10 +57,21 @@ def told_of(stories: Sequence[Story], events: Iterable[Event], status: str) -> l
             Told(
                 story, level,
                 duration(story.ready_s) or open_, duration(story.regained_s) or open_,
-                [event_text(each) for each in injected if -BEFORE_S <= each.time - story.began <= 0],
+                [event_text(each) for each in injected if _may_cause(each, story, stories)],
             )
         )  # fmt: skip
     return found
+
+
+def _may_cause(fault: Event, story: Story, stories: Iterable[Story]) -> bool:
+    """Return whether an injected failure came just before a story, unless its rank failed in another one only."""
+    hit = [each for each in stories if -BEFORE_S <= fault.time - each.began <= 0]
+    of_rank = [each for each in hit if fault.data.get("target") in _ranks(each)]
+    return story in (of_rank or hit)
+
+
+def _ranks(story: Story) -> set[str]:
+    return {f"{failure.get('role')}/{failure.get('rank')}" for failure in story.failures}
 
 
 def deaths(events: Iterable[Event]) -> list[Event]:
