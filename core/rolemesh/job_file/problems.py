@@ -64,7 +64,11 @@ def problems(
     ):
         if wrong_type:
             expected = " or ".join(dict.fromkeys(filter(None, map(_expected, group))))
-            result.append(_wrong_type(expected, group[0]["input"], path, job, kind))
+            inside = (*path[len(base) :], *((0,) if expected == "a list" else ()))
+            names = isinstance(given := group[0]["input"], str) and "use" in known_keys(
+                model, inside
+            )
+            result.append(_wrong_type(expected, given, path, job, kind, names=names))
         else:
             for details in group:
                 error_here = None
@@ -92,15 +96,12 @@ def _expected(details: ErrorDetails) -> str | None:
     if details["type"] == "literal_error":
         return str(details["ctx"]["expected"])
     head, _, tail = details["type"].partition("_")
-    return (
-        _EXPECTED.get(head)
-        if tail in ("type", "parsing", "from_float", "attributes_type", "required")
-        else None
-    )
+    tails = ("type", "parsing", "from_float", "attributes_type", "required")
+    return _EXPECTED.get(head) if tail in tails else None
 
 
 def _wrong_type(
-    expected: str, found: Any, path: Path, job: JobFile, kind: type[RolemeshError]
+    expected: str, found: Any, path: Path, job: JobFile, kind: type[RolemeshError], *, names: bool
 ) -> RolemeshError:
     name = _NAMES.get(type(found), type(found).__name__)
     if job.is_secret(path):
@@ -111,7 +112,11 @@ def _wrong_type(
         shown = str(found).lower() if isinstance(found, bool) else repr(found)
         got = f"{shown if len(shown) <= _SHOWN else shown[: _SHOWN - 3] + '…'} ({name})"
     remedy = None
-    if expected == "a string" and isinstance(found, int | float):
+    if names:
+        remedy = (
+            f'write {"[" * (expected == "a list")}{{use: "{found}"}}{"]" * (expected == "a list")}'
+        )
+    elif expected == "a string" and isinstance(found, int | float):
         remedy = "put it in quotes"
     elif expected == "a list" and isinstance(found, dict):
         remedy = "begin each entry with '- ', or write [ … ]"
@@ -133,29 +138,20 @@ def _other(
     if details["type"] == "extra_forbidden":
         return kind(f"unknown key {key!r}", where=where, remedy=nearest(key, known))
     if details["type"] == "missing":
-        return kind(
-            f"{key!r} is missing",
-            where=where,
-            remedy=f"add it: {key}: …" if key in known else "add it",
-        )
+        remedy = f"add it: {key}: …" if key in known else "add it"
+        return kind(f"{key!r} is missing", where=where, remedy=remedy)
     cause = (details.get("ctx") or {}).get("error")
-    text = (
-        str(cause)
-        if cause is not None
-        else details["msg"].removeprefix("Input ").removeprefix("Value error, ")
-    )
-    return kind(text, where=where)
+    text = details["msg"].removeprefix("Input ").removeprefix("Value error, ")
+    return kind(text if cause is None else str(cause), where=where)
 
 
 def _branches(annotation: Any) -> Iterable[Any]:
     """Return the types of a union; other types are returned as the only item."""
     args = get_args(annotation)
     inside = {Annotated: args[:1], Union: args, types.UnionType: args}.get(get_origin(annotation))
-    return (
-        [annotation]
-        if inside is None
-        else [each for option in inside for each in _branches(option)]
-    )
+    if inside is None:
+        return [annotation]
+    return [each for option in inside for each in _branches(option)]
 
 
 def _is_model(annotation: Any) -> bool:

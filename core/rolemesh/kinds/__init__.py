@@ -58,6 +58,12 @@ class Kind(msgspec.Struct, frozen=True):
         """The entry-point group."""
         return f"rolemesh.{self.name}"
 
+    @property
+    def key(self) -> str:
+        """The key of the job file that lists such plugins; "" if they are selected otherwise."""
+        own = f"plugins.{self.name}" if self.listed and self.name not in KERNEL else ""
+        return self.job_key or own
+
     def base_class(self) -> type[Any]:
         """Import and return the base class."""
         module, _, name = self.base.partition(":")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
@@ -20,18 +21,15 @@ def breaches(record: PluginRecord, found: Any) -> Iterator[Breach]:
     reliable: later ones may follow from it, or raise."""
     kind = kind_named(record.kind)
     base = kind.base_class()
+    name, home = base.__name__, "rolemesh" if record.kind in KERNEL else base.__module__
+    plain = record.kind == "workloads" and not record.distribution
+    role = f'{{use: function, options: {{target: "{record.name}"}}}}' if plain else ""
     if not isinstance(found, type):
-        yield (
-            f"is not a class: {record.target} is a {type(found).__name__}",
-            "let the entry point name a class",
-        )
+        remedy = role if inspect.isfunction(found) and role else f"a class that derives from {name}"
+        yield f"is not a class: {record.target} is a {type(found).__name__}", f"write {remedy}"
     if not issubclass(found, base):
-        name = base.__name__
-        home = "rolemesh" if record.kind in KERNEL else base.__module__
-        yield (
-            f"does not derive from {name}",
-            f"write class {found.__name__}({name}), from {home} import {name}",
-        )
+        own = f"write class {found.__name__}({name}), from {home} import {name}"
+        yield f"does not derive from {name}", ", or ".join(filter(None, (own, role)))
     if not isinstance(version := getattr(found, "api_version", None), int):
         newest = getattr(base, "api_version", 1)
         yield f"has no api_version (it is {version!r})", f"set api_version = {newest} in the class"
@@ -99,11 +97,7 @@ def _attributes(cls: type[Any], base: type[Any]) -> Iterator[Breach]:
             TypeAdapter(kind).validate_python(value, strict=strict)
         except ValidationError as error:
             first = error.errors()[0]
-            meant = (
-                inspect.formatannotation(kind)
-                .replace("collections.abc.", "")
-                .replace("typing.", "")
-            )
+            meant = re.sub(r"(collections\.abc|typing)\.", "", inspect.formatannotation(kind))
             if inspect.isclass(value) and issubclass(value, BaseModel):
                 wanted = get_args(kind)[0].__name__
                 yield (

@@ -205,19 +205,24 @@ def find(
 def _unknown(
     kind: str, reference: str, records: Sequence[PluginRecord], where: str | None
 ) -> PluginError:
-    name = reference.rpartition(":")[2]
-    said = kind_named(kind, where)
+    module, _, name = reference.partition(":")
+    name, said = name or module, kind_named(kind, where)
     installed = sorted(
         {record.name for record in records if record.kind == kind and record.status != "disabled"}
     )
     named = [each for each in records if each.name == name]
     if others := [each.kind for each in named if each.kind != kind]:
-        hint = f"{name!r} is a {kind_named(others[0]).singular}"
+        other = kind_named(others[0])
+        article = "an" if other.singular[0] in "aeio" else "a"
+        place = other.key and f": list it under {other.key}"
+        hint = f"{name!r} is {article} {other.singular}{place}"
     elif named:
         hint = f"{name!r} is offered by {', '.join(each.distribution for each in named)}"
     elif not (hint := how_to_get(kind, name) or did_you_mean(name, {*installed, *offered(kind)})):
-        hint = "write file.py:Class for your own, or pip install what offers it"
-        hint = "; ".join([hint, *map(str, leftovers())])
+        file = module if module.endswith(".py") else "file.py"
+        hint = f"write {file}:Class for your own, or pip install what offers it"
+        missing = [f"there is no module {module!r}"] if module != name else []
+        hint = "; ".join([*missing, hint, *map(str, leftovers())])
     remedy = f"{hint}; installed: {', '.join(installed) or 'none'}"
     what = f"there is no {said.singular} {reference!r}"
     return PluginError(what, kind="missing", where=where, remedy=remedy)

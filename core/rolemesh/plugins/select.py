@@ -163,8 +163,9 @@ class _Chooser:
         known = [name for name, each in kinds().items() if name not in KERNEL and each.listed]
         if kind not in known:
             what = f"there is no kind {kind!r} of plugins that jobs list here"
-            where = self.job.where(("plugins", kind))
-            self.errors.append(JobFileError(what, where=where, remedy=nearest(kind, known)))
+            where, other = self.job.where(("plugins", kind)), kinds().get(kind)
+            remedy = f"list it under {other.key}" if other and other.key else nearest(kind, known)
+            self.errors.append(JobFileError(what, where=where, remedy=remedy))
             return
         chosen = [
             self.choose(kind, use.use, use.options, ("plugins", kind, i))

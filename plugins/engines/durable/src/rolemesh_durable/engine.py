@@ -23,6 +23,7 @@ from rolemesh_durable.effects import warnings
 from rolemesh_durable.environments import wrong_environments
 from rolemesh_durable.extensions.edges.transports import wrong_transports
 from rolemesh_durable.extensions.turns.slots import taking_turns
+from rolemesh_durable.journal.event_log import store_named
 from rolemesh_durable.options import DurableOptions, options_in
 
 __all__ = ["DurableEngine", "DurableRunOptions"]
@@ -79,6 +80,7 @@ class DurableEngine(Engine):
     def _check(cls, job: Prepared) -> None:
         wrong = *_switched_off(job), *wrong_transports(job), *wrong_environments(job.job)
         raise_all([*wrong, *_called_in_turns(job)])
+        store_named(options_in(job.selection).state, job.job.where(("engine", "options", "state")))
         if any(kind == "scalers" for kind, _ in job.selection.declared) and not job.elastic:
             what = "there are scalers, and no role may have another number of ranks"
             remedy = "give one a range, as in world_size: {min: 1, max: 4}"

@@ -160,6 +160,9 @@ def _resolve(target: ImportRef) -> Any:
         what = f"{str(target)!r} cannot be imported: {type(error).__name__}: {error}{at}"
         remedy = "correct the module; it is imported in the driver too, so heavy imports belong inside functions"
         raise OptionsError(what, where="target", remedy=remedy) from error
+    if isinstance(found, type) and issubclass(found, Workload):
+        remedy = f'write use: "{target}" for the role, and its own options'
+        raise OptionsError(f"{str(target)!r} is a workload itself", where="target", remedy=remedy)
     if not (inspect.isfunction(found) or isinstance(found, type)):
         kind = type(found).__name__
         raise OptionsError(f"{str(target)!r} is a {kind}", where="target", remedy="name a function or a class")

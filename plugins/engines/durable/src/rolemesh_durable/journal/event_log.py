@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rolemesh.api.observer import Event
+from rolemesh.errors import PluginError
 from rolemesh.plugins.discovery import PluginRecord, discover, find
 from rolemesh.plugins.drivers import load
 from rolemesh_durable.stores import JournalDamagedError, Numbered, StateError, StateUnavailableError, Store, scheme
@@ -41,6 +42,9 @@ class Stored(NamedTuple):
     events: list[Event]
 
 
+_URLS = "write a URL: sqlite:///journal.db for a file in the run's folder, or postgresql+psycopg://user@host/database"
+
+
 class _Root(NamedTuple):
     """The job's root: events `first` to `last` exist, and the head covers those up to `head`."""
 
@@ -53,7 +57,12 @@ class _Root(NamedTuple):
 
 def store_named(url: str, where: str = "state") -> PluginRecord:
     """Return the plugin for the value of `state` in a job file. Raises `PluginError` if it is not installed."""
-    return find("stores", scheme(url), discover(("stores",)), where)
+    try:
+        return find("stores", scheme(url), discover(("stores",)), where)
+    except PluginError as error:
+        if "://" not in url and not url.isalnum():  # the path of a file, or of a class
+            error.remedy = f"{_URLS}, not {url!r}"
+        raise
 
 
 class EventLog:
