@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
@@ -37,8 +37,10 @@ class InlineCalls:
         contexts: Mapping[RankRef, RankContext],
         sizes: Mapping[str, int],
         loop: asyncio.AbstractEventLoop,
+        become: Callable[[str], None],
     ) -> None:
         self._graph = graph
+        self._become = become
         self._ctx = ctx
         self._workloads = workloads
         self._sizes = sizes
@@ -85,13 +87,15 @@ class InlineCalls:
 
     @contextmanager
     def _timed(self, ref: RankRef) -> Iterator[None]:
-        """Count the time inside, once for calls that run at the same time."""
+        """Count the time inside, once for calls that run at the same time, and set the callee's variables."""
         if not self._running[ref]:
             self._since[ref] = perf_counter()
         self._running[ref] += 1
+        self._become(ref.role)
         try:
             yield
         finally:
+            self._become(self._ctx.role)
             self._running[ref] -= 1
             if not self._running[ref]:
                 self.served_s[ref] = self.served_s.get(ref, 0.0) + perf_counter() - self._since[ref]

@@ -34,6 +34,7 @@ from rolemesh.runs.jsonl import event_line, metrics_line
 from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE, RESULT_FILE, RUN_FILE, write_job_file, write_json
 from rolemesh_inline.calls import ENGINE
 from rolemesh_inline.steps import InlineSteps
+from rolemesh_inline.variables import RoleVariables
 from rolemesh_runtime.claim import claim
 from rolemesh_runtime.constructing import constructed
 from rolemesh_runtime.digest import digest
@@ -129,6 +130,7 @@ class InlineRun(RunHandle):
         self._workloads: dict[RankRef, Workload] = {}
         self._contexts: dict[RankRef, RankContext] = {}
         self._ports: dict[RankRef, LocalPort] = {}
+        self._variables = RoleVariables({})
 
     def status(self) -> JobStatus | None:
         """Return the present status; None for a job that has not begun or is over."""
@@ -154,6 +156,7 @@ class InlineRun(RunHandle):
                 self._tmp = Path(held.enter_context(TemporaryDirectory(prefix="rolemesh-inline-")))
                 self._events = held.enter_context((self.run_dir / EVENTS_FILE).open("wb", buffering=0))
                 self._metrics = held.enter_context((self.run_dir / METRICS_FILE).open("wb", buffering=0))
+                held.callback(lambda: self._variables.restore())
                 self._result = self._run()
         return self._result
 
@@ -179,7 +182,14 @@ class InlineRun(RunHandle):
             self._tell("job_running", {})
             ranks = (self._workloads, self._contexts, self._ports)
             every = self._spec.metrics.every or 1
-            steps = InlineSteps(self._graph, *ranks, steps=self._spec.steps, metrics_every=every, report=self._report)
+            steps = InlineSteps(
+                self._graph,
+                *ranks,
+                steps=self._spec.steps,
+                metrics_every=every,
+                report=self._report,
+                become=self._variables.become,
+            )
             self._steps = steps
             self._produced = steps.produced
             steps.run(finished=self._step_done)
@@ -204,6 +214,11 @@ class InlineRun(RunHandle):
         folders = {"run_dir": self.run_dir, "tmp_dir": self._tmp, "base": self._job.base}
         job: dict[str, Any] = {"job": self._spec.name, "seed": self._spec.seed, "steps": self._spec.steps, **folders}
         job["plugins"] = {k: partial(lambda s: s.cls(s.options), s) for k, s in self._selection.declared.items()}
+        own: dict[str, dict[str, str]] = {}
+        for name, role in self._spec.roles.items():
+            self._where = (name, 0, "setup")
+            own[name] = role_variables(self._selection.roles[name], role.runtime_env.env_vars)[1]
+        self._variables = RoleVariables(own)
         for name, role in self._spec.roles.items():
             selected = self._selection.roles[name]
             size = self._sizes[name]
@@ -211,7 +226,7 @@ class InlineRun(RunHandle):
             sizes["memory_gb"] = role.resources.memory_gb
             for rank in range(size):
                 self._where = (name, rank, "setup")
-                os.environ.update(role_variables(selected, role.runtime_env.env_vars)[1])
+                self._variables.become(name)
                 me: dict[str, Any] = {"role": name, "rank": rank, "local_rank": rank, **sizes}
                 port = ServingPort()
                 ctx = RankContext(options=selected.options, port=port, **job, **me)

@@ -44,9 +44,10 @@ class InlineSteps:
         steps: int | None,
         metrics_every: int,
         report: Callable[[dict[str, list[Metrics]]], None],
+        become: Callable[[str], None] = lambda role: None,
     ) -> None:
         """`workloads` (already set up), `contexts` and their `ports` are by role and rank; `report` takes lines of
-        metrics by role."""
+        metrics by role. `become` sets the environment variables of a role."""
         self._graph = graph
         self._workloads = workloads
         self._contexts = contexts
@@ -54,6 +55,7 @@ class InlineSteps:
         self._steps = steps or sys.maxsize
         self._every = metrics_every
         self._report = report
+        self._become = become
         self._sizes = Counter(role for role, _ in workloads)
         self._activity = Activity(graph)
         self._routes: dict[int, Route] = {}
@@ -74,7 +76,7 @@ class InlineSteps:
         self._calls: dict[RankRef, InlineCalls] = {}
         for ref, ctx in contexts.items():
             if any(caller == ref.role for caller, _ in graph.callers):
-                made = InlineCalls(graph, ctx, workloads, contexts, self._sizes, self._loop)
+                made = InlineCalls(graph, ctx, workloads, contexts, self._sizes, self._loop, become)
                 self._calls[ref] = ports[ref].caller = made
         self.produced: dict[str, int] = {}
         """Encoded bytes of the calls' results so far, by label, over all ranks."""
@@ -141,6 +143,7 @@ class InlineSteps:
                 how = self._routes[edge.id].combine
                 arguments[edge.param] = self._stream(edge, parts, how) if op.streaming else gather(parts, how)
             began = perf_counter()
+            self._become(op.role)
             if key in self._calls:
                 self._calls[key].op = op
             result = self._run(op, key, arguments)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from secrets import token_hex
 
 import psutil
 
-__all__ = ["GONE_S", "adopt_orphans", "files_below", "killed", "still_running"]
+__all__ = ["GONE_S", "MARK", "adopt_orphans", "files_below", "killed", "marking", "outliving", "still_running"]
 
 GONE_S = 5.0
 """Seconds in which the processes that a plugin has started must end after the plugin's process was killed."""
+MARK = "CONFORMANCE_MARK"
+"""Environment variable by which `outliving` knows the processes that begin within `marking`."""
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -50,6 +54,37 @@ def killed(processes: Sequence[psutil.Process], patience_s: float | None = None)
         with suppress(psutil.Error):
             each.kill()
     return names
+
+
+@contextmanager
+def marking() -> Iterator[str]:
+    """Set `MARK` to a new value, which programs that begin inside inherit. Yields the value."""
+    before = os.environ.get(MARK)
+    os.environ[MARK] = mark = token_hex(8)
+    try:
+        yield mark
+    finally:
+        os.environ.pop(MARK)
+        os.environ.update({} if before is None else {MARK: before})
+
+
+def outliving(mark: str, patience_s: float | None = None) -> list[str]:
+    """Return the processes with this `MARK` that run on after `patience_s` seconds, and kill them. None is `GONE_S`."""
+    until = time.monotonic() + (GONE_S if patience_s is None else patience_s)
+    while (left := [*_marked(f"{MARK}={mark}".encode())]) and time.monotonic() < until:
+        time.sleep(0.05)
+    names = list(_named(left))
+    for each in left:
+        with suppress(psutil.Error):
+            each.kill()
+    return names
+
+
+def _marked(line: bytes) -> Iterator[psutil.Process]:
+    for pid in psutil.pids():
+        with suppress(OSError, psutil.Error):
+            if line in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") and _runs(process := psutil.Process(pid)):
+                yield process
 
 
 def files_below(folder: str | Path) -> tuple[str, ...]:

@@ -23,9 +23,9 @@ __all__ = ["Conformance"]
 _SETUP_S = pytest.StashKey[float]()
 """Seconds of a test's fixtures, in which ranks may start."""
 _ASSERTING = (
-    "checks", "commands", "conformance", "diagnosers", "environments", "examinations", "extensions", "failover",
-    "harnesses", "kinds", "observers", "sandboxes", "scalers", "schedulers", "sources", "stores", "transports",
-    "workloads",
+    "backends", "checks", "commands", "conformance", "diagnosers", "engines", "environments", "examinations",
+    "extensions", "failover", "harnesses", "kinds", "observers", "sandboxes", "scalers", "schedulers", "sources",
+    "stores", "transports", "workloads",
 )  # fmt: skip
 for _asserting in _ASSERTING:
     pytest.register_assert_rewrite(f"rolemesh_testing.{_asserting}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,10 +18,12 @@ from rolemesh import Job
 from rolemesh.api.observer import JobStatus
 from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, RolemeshError
 from rolemesh.job.engine import Engine, RunHandle
-from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE, RESULT_FILE
+from rolemesh.job_file.loading import Written, load
+from rolemesh.runs.run import EVENTS_FILE, JOB_FILE, METRICS_FILE, RESULT_FILE
 from rolemesh_inline import InlineEngine
 from rolemesh_testing.conformance import PluginConformance, needed
-from rolemesh_testing.engines.job import asking, summing
+from rolemesh_testing.engines.job import HERE, asking, expected, summing, various
+from rolemesh_testing.leftovers import marking, outliving, still_running
 
 __all__ = ["EngineConformance"]
 
@@ -75,62 +79,105 @@ class EngineConformance(PluginConformance):
     # --------------------------------------------------------------------------------------------------------- tests
 
     def test_a_job_runs_to_its_end(self, start: Start, tmp_path: Path) -> None:
-        """All steps run. The run's folder contains a result, the events, and the metrics of each step."""
-        handle = start(summing("job", tmp_path))
-        result = self._end(handle)
+        """All steps run. The run's folder contains the job file, a result, the events, and metrics of all steps. An
+        observer is told the same, once. No thread or process is left.
+        """
+        job = summing("job", tmp_path).set(metrics={"every": 4}, observers=[{"use": f"{HERE}:Noting"}])
+        threads, _ = still_running()
+        with marking() as mark:
+            handle = start(job)
+            result = self._end(handle)
         assert (result["status"], result["exit_code"], result["committed_steps"]) == ("done", EXIT_DONE, 10)
         assert (result["name"], result["steps"], result["message"]) == ("job", 10, "")
         assert json.loads((handle.run_dir / RESULT_FILE).read_text()) == result == handle.result()
-        kinds = [event["kind"] for event in _lines(handle.run_dir / EVENTS_FILE)]
-        assert (kinds[0], kinds[-1]) == ("job_started", "job_ended")
-        assert [line["step"] for line in _lines(handle.run_dir / METRICS_FILE)] == list(range(10))
-        assert (handle.run_dir / "job.yaml").exists()
+        events = [(event["seq"], event["kind"]) for event in _lines(handle.run_dir / EVENTS_FILE)]
+        assert (events[0][1], events[-1][1]) == ("job_started", "job_ended")
+        assert [seq for seq, _ in events] == list(range(1, len(events) + 1))
+        lines = [(line["step"], line["steps"]) for line in _lines(handle.run_dir / METRICS_FILE)]
+        assert lines == [(3, 4), (7, 4), (9, 2)]
+        written = load(handle.run_dir / JOB_FILE).spec.model_dump(mode="json")
+        assert written == load(Written(job.text(), tmp_path, "job")).spec.model_dump(mode="json")
+        noted = _lines(handle.run_dir / "noted.jsonl")
+        assert (noted[0], noted[-1]) == (["job_started", {"source": 1, "sink": 2}], ["job_ended", "done"])
+        assert [tuple(rest) for kind, *rest in noted if kind == "event"] == events
+        assert [tuple(rest) for kind, *rest in noted if kind == "line"] == lines
+        left = outliving(mark) + sorted({*still_running()[0]} - {*threads})
+        assert not left, f"left after close(): {left}"
 
     def test_values_and_states_are_those_of_any_engine(self, start: Start, cls: type[Engine], tmp_path: Path) -> None:
-        """A job's results do not depend on the engine. The test compares them with the engine in one process."""
-        if cls is InlineEngine:
-            pytest.skip("it is what others are compared with")
-        job = summing("job", tmp_path)
-        alone = InlineEngine(InlineEngine.RunOptions()).start(job.validate("inline"), tmp_path / "alone", say=_silent)
-        expected, result = self._end(alone), self._end(start(job))
-        assert result["state_sha256"]["sink"] == expected["state_sha256"]["sink"]
-        theirs, ours = (_lines(tmp_path / place / METRICS_FILE) for place in ("alone", "runs/job"))
-        assert [line["total"] for line in ours] == [line["total"] for line in theirs]
+        """Values that are split, broadcast, late, shared, streamed and rare arrive as they must. States are compared
+        with those of the engine in one process.
+        """
+        job = various("job", tmp_path)
+        result = self._end(start(job))
+        assert result["status"] == "done", result["message"]
+        for step, line in enumerate(_lines(tmp_path / "runs" / "job" / METRICS_FILE)):
+            assert line["records"] == expected(step), f"in step {step}"
+        if cls is not InlineEngine:
+            alone = InlineEngine(InlineEngine.RunOptions())
+            wanted = self._end(alone.start(job.validate("inline"), tmp_path / "alone", say=_silent))
+            assert result["state_sha256"] == wanted["state_sha256"]
 
     def test_the_context_of_a_rank_keeps_its_promises(self, start: Start, tmp_path: Path) -> None:
-        """Metrics, records, notes, progress, calls and `finish`: the engine's `RankPort` behaves as documented."""
+        """Names, seed, folders, variables, metrics, records, notes, progress, calls, `finish`, `committed` and
+        `teardown` are as documented, in each of two ranks.
+        """
         result = self._end(start(asking("job", tmp_path, last=2)))
         assert (result["status"], result["reason"]) == ("done", "asker/0: enough")
         assert 3 <= result["committed_steps"] < 100_000
-        lines = _lines(tmp_path / "runs" / "job" / METRICS_FILE)
+        run_dir = tmp_path / "runs" / "job"
+        lines = _lines(run_dir / METRICS_FILE)
         assert len(lines) == result["committed_steps"]
         for step, line in enumerate(lines):
-            assert (line["loss"], line["rows"]) == (step + 0.5, 3)
-            wanted = {"answer": 2 * step, "caller": "asker/0", "step": step, "noted": {}, "session": True}
-            assert line["records"]["asked"] == wanted
-        assert [line["records"].get("warning asker/0 #1") for line in lines[:2]] == ["be careful", None]
+            assert (line["loss"], line["rows"]) == (step + 0.5, 6)
+            answer = {"answer": 2 * step, "step": step, "theirs": "of the tool"}
+            for rank in range(2):
+                wanted = {"noted": {}, "session": True, "own": "of the asker", "caller": f"asker/{rank}", **answer}
+                assert line["records"][f"asked {rank}"] == wanted, f"in step {step}"
+        for rank in range(2):
+            assert [line["records"].get(f"warning asker/{rank} #1") for line in lines[:2]] == ["be careful", None]
+            who = lines[0]["records"][f"who {rank}"]
+            assert not Path(who.pop("tmp_dir")).exists(), "the folder tmp_dir is left"
+            assert Path(who.pop("run_dir")).samefile(run_dir)
+            assert Path(who.pop("base")).samefile(tmp_path)
+            names = {"job": "job", "role": "asker", "rank": rank, "ranks": 2}
+            assert who == {**names, "seed": 11, "steps": 100_000}
+            committed = json.loads((run_dir / f"asker-{rank}.json").read_text())
+            assert committed, "committed() was not called"
+            assert committed == sorted({*committed}), "the steps of committed() do not increase"
 
-    def test_an_operator_that_raises_is_a_failed_job(self, start: Start, tmp_path: Path) -> None:
-        """The error names the role, the step and the user's lines. The waiting thread gets no other exception."""
-        result = self._end(start(summing("job", tmp_path, fail_at=3)))
-        failure = result["failure"]
+    @pytest.mark.parametrize("how", ["raises", "leaves", "setup"])
+    def test_an_operator_that_raises_is_a_failed_job(self, start: Start, tmp_path: Path, how: str) -> None:
+        """So is one that calls ``sys.exit(0)``, and a rank that raises at its start. The error names the role, the step
+        and the user's lines. The waiting thread gets no other exception.
+        """
+        asked: dict[str, Any] = {"fail": True} if how == "setup" else {"fail_at": 3, "leave": how == "leaves"}
+        result = self._end(start(summing("job", tmp_path, **asked)))
         assert (result["status"], result["exit_code"]) == ("failed", EXIT_FAILED)
-        assert (failure["cause"], failure["role"], failure["rank"], failure["step"]) == ("exception", "source", 0, 3)
-        assert "it was asked to fail" in failure["message"]
-        assert "in numbers" in failure["traceback"]
+        failure = result["failure"]
+        if how == "setup":
+            assert (failure["cause"], failure["role"], failure["operator"]) == ("exception", "sink", "setup")
+        else:
+            place = failure["role"], failure["rank"], failure["operator"], failure["step"]
+            assert (failure["cause"], *place) == ("exception", "source", 0, "source.numbers", 3)
+        assert ("SystemExit" if how == "leaves" else "it was asked to fail") in failure["message"]
+        assert ("in __init__" if how == "setup" else "in numbers") in failure["traceback"]
+        assert "failure" in [event["kind"] for event in _lines(tmp_path / "runs" / "job" / EVENTS_FILE)]
 
     def test_it_reports_the_state_of_the_job_and_ends_it_on_request(self, start: Start, tmp_path: Path) -> None:
         """One thread calls `status` while another waits. `stop` ends the job early, and the result is no failure."""
-        handle = start(summing("job", tmp_path, steps=100_000, pause_s=0.02))
+        (begun := tmp_path / "begun").touch()
+        handle = start(summing("job", tmp_path, steps=100_000, pause_s=0.02, begun=str(begun)))
         seen: list[JobStatus] = []
+        reached: list[int] = []
 
         def watch() -> None:
             until = time.monotonic() + self.timeout_s
-            while time.monotonic() < until:
+            while time.monotonic() < until and len(seen) < 5:
                 status = handle.status()
                 if status is not None and status.committed >= 2:
+                    reached.append(begun.stat().st_size)
                     seen.append(status)
-                    break
                 time.sleep(0.02)
             handle.stop("the test has seen enough")
 
@@ -139,10 +186,44 @@ class EngineConformance(PluginConformance):
         result = self._end(handle)
         watcher.join()
         assert seen, "status() has told nothing of a step"
-        assert (seen[0].name, seen[0].steps, len(seen[0].ranks)) == ("job", 100_000, 3)
+        for status, step in zip(seen, reached, strict=True):
+            ranks = sorted((rank.role, rank.rank) for rank in status.ranks)
+            assert (status.name, status.steps) == ("job", 100_000)
+            assert ranks == [("sink", 0), ("sink", 1), ("source", 0)]
+            assert status.committed < step, f"status() says that step {status.committed} is done, of {step} that began"
+        committed = [status.committed for status in seen]
+        assert committed == sorted(committed)
         assert (result["status"], result["exit_code"]) == ("interrupted", EXIT_INTERRUPTED)
-        assert 0 < result["committed_steps"] < 100_000
+        assert committed[-1] < result["committed_steps"] < 100_000
         assert handle.status() is None
+
+    @pytest.mark.skipif(
+        threading.current_thread() is not threading.main_thread(), reason="signals go to another thread"
+    )
+    def test_an_interrupt_calls_back_and_ends_no_wait(self, start: Start, tmp_path: Path) -> None:
+        """At Ctrl-C `wait` ends the job, or calls `interrupted` and goes on waiting. It raises nothing."""
+        if threading.current_thread() is not threading.main_thread():
+            pytest.skip("Python raises KeyboardInterrupt in another thread")
+        handle = start(summing("job", tmp_path, steps=100_000, pause_s=0.02))
+        ended = threading.Event()
+
+        def interrupt() -> None:
+            while not ended.wait(0.02):
+                if (status := handle.status()) is not None and status.committed >= 1:
+                    os.kill(os.getpid(), signal.SIGINT)
+                    return
+
+        watcher = threading.Thread(target=interrupt)
+        watcher.start()
+        try:
+            result = handle.wait(lambda: handle.stop("interrupted by the test"))
+        except KeyboardInterrupt:
+            pytest.fail("wait() raised KeyboardInterrupt, and the job has no end")
+        finally:
+            ended.set()
+            watcher.join()
+        assert result is not None
+        assert (result["status"], result["exit_code"]) == ("interrupted", EXIT_INTERRUPTED)
 
     def test_an_earlier_run_of_the_name_is_set_aside(self, start: Start, tmp_path: Path) -> None:
         """The earlier run keeps all its files, and the new run uses none of them."""
