@@ -367,7 +367,9 @@ class RunFacts:
         return self._series.names()
 
     def points(self, name: str) -> Points:
-        """Return all points of a metric, as far as this object has read them."""
+        """Return all points of a metric, as far as this object has read them; it reads them for the first question."""
+        if not self._metrics:
+            self.metrics()
         return self._series.points(name)
 
     def rows(self) -> Iterator[tuple[RankRef, Row]]:
