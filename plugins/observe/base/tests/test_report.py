@@ -18,6 +18,7 @@ from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE, RESULT_FILE
 from rolemesh_recorder.lines import FLOW_FILE, RECORD_DIR, Account, FlowEdge, FlowFile, FlowOp, Stretch, encode
 from rolemesh_report.flow_picture import flow_picture
 from rolemesh_report.secrets import without_secrets
+from rolemesh_report.sections import CURVES, metrics_section
 from rolemesh_report.writing import write_report
 
 ROLES = """
@@ -178,3 +179,11 @@ def test_a_lane_has_the_shares_that_its_record_has_also_with_many_short_pieces(t
     calls = sum(float(width) for width, phase in drawn if phase == "calling")
     assert calls / total == pytest.approx(0.86, abs=0.01)
     assert len(drawn) <= 500
+
+
+def test_the_most_important_metrics_come_first_and_many_others_are_left_out() -> None:
+    found = {f"a{at}_s": ([0], [1.0]) for at in range(CURVES + 3)} | {"reward": ([0], [0.5])}
+    text = metrics_section(found)
+    assert re.findall("<b>(.*?)</b>", text)[0] == "reward"
+    assert text.count("<figure") == CURVES
+    assert "4 more metrics are not shown" in text

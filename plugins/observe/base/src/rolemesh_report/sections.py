@@ -10,6 +10,7 @@ from rolemesh_facts.advice import Advice
 from rolemesh_facts.cost import COST, Cost, price_of
 from rolemesh_facts.critical import Critical
 from rolemesh_facts.labels import GOODPUT
+from rolemesh_facts.overview import by_importance
 from rolemesh_facts.recoveries import Story
 from rolemesh_facts.run import Summary
 from rolemesh_facts.series import Points
@@ -95,10 +96,10 @@ def critical_section(critical: Critical | None) -> str:
 
 
 def metrics_section(found: Mapping[str, Points]) -> str:
-    """Return a curve of each metric."""
+    """Return a curve of each metric, the most important ones first."""
     if not found:
         return "<p>No metric was reported.</p>"
-    shown = list(found.items())[:CURVES]
+    shown = [(name, found[name]) for name in by_importance(found)[:CURVES]]
     more = f"<p>{len(found) - CURVES} more metrics are not shown.</p>" if len(found) > CURVES else ""
     return f'<div class="curves">{"".join(curve(name, points) for name, points in shown)}</div>{more}'
 

@@ -16,7 +16,7 @@ nav,.legend{display:flex;flex-wrap:wrap;gap:0 .9rem}nav a{color:var(--dim);white
 .dim,.s{color:var(--dim);font-size:.85em}.wide{overflow-x:auto}
 table{border-collapse:collapse;font-size:.92em}th,td{padding:.2rem .8rem .2rem 0;text-align:left;vertical-align:top}
 th{color:var(--dim);font-weight:500;border-bottom:1px solid var(--line)}.n{text-align:right}
-td{overflow-wrap:anywhere;min-width:4rem}
+td{overflow-wrap:anywhere;min-width:4rem}.wide td{overflow-wrap:break-word}
 pre{background:var(--soft);padding:.7rem;overflow-x:auto;font-size:.82em;max-height:40rem}
 .cards{display:flex;flex-wrap:wrap;gap:.6rem}.cards div{background:var(--soft);padding:.5rem .9rem;border-radius:6px}
 .cards b{display:block;font-size:1.15rem}
