@@ -70,6 +70,6 @@ def _text(plugin: dict[str, Any]) -> str:
         at_once = f"{service['concurrency']} at once, {limit}{', recorded' if service['recorded'] else ''}"
         lines.append(f"    {service['name']}{service['signature']}  ({at_once})")
         lines += [f"        {line}" for line in service["doc"].splitlines()]
-    if "hooks" in plugin:
+    if plugin.get("hooks"):
         lines += ["", "  hooks:", *(f"    {signature}" for signature in plugin["hooks"].values())]
     return "\n".join(line.rstrip() for line in lines)
