@@ -210,6 +210,7 @@ def test_metrics_of_two_runs_are_on_one_axis(client: TestClient) -> None:
     assert (answer["runs"], answer["steps"]) == (["ended", "killed"], list(range(10)))
     assert answer["raw"][0][:2] == [1.0, 0.5]
     assert answer["smooth"][0][1] == pytest.approx((1 + 1 / 2 + 1 / 3) / 3), "beside the values themselves"
+    assert answer["end"] == 9
 
 
 def test_the_tokens_of_a_row_are_coloured_by_the_difference_of_log_probabilities(client: TestClient) -> None:
