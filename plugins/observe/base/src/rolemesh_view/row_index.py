@@ -5,11 +5,11 @@ A row is decoded once, when it is new, and again when a page shows it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -25,6 +25,7 @@ __all__ = ["MOST_ROWS", "Named", "Reads", "RowIndex"]
 Reads = MutableMapping[str, tuple[int, int]]
 """What is being read, each with how many parts of it have been, and how many there are."""
 FILES = "files of kept rows"
+T = TypeVar("T")
 MOST_ROWS = 50_000
 """Maximum number of kept rows that the viewer looks at."""
 FIRST_ROWS, MORE = 1024, 4
@@ -69,8 +70,7 @@ class RowIndex:
         """A number that changes when `entries` finds other rows than before."""
         self._path, self._reads = path, {} if reads is None else reads
         self._files: dict[Path, _File] = {}
-        self._named: tuple[int, Named] | None = None
-        self._newest: tuple[int, list[Entry]] = -1, []
+        self._derived: dict[str, tuple[int, Any]] = {}
 
     def entries(self, most: int = MOST_ROWS) -> list[Entry]:
         """Return the first `most` rows, rank by rank, the oldest first. This reads what is new since the last call."""
@@ -92,24 +92,22 @@ class RowIndex:
         self._files = files
         return found
 
+    def derived(self, name: str, compute: Callable[[list[Entry]], T]) -> T:
+        """Return what `compute` makes of the rows that `entries` has found: once for each version of them."""
+        known = self._derived.get(name)
+        if known is None or known[0] != self.version:
+            rows = [row for file in self._files.values() for row in file.entries][:MOST_ROWS]
+            known = self._derived[name] = self.version, compute(rows)
+        found: T = known[1]
+        return found
+
     def newest(self) -> list[Entry]:
         """Return the rows that `entries` has found, those of the newest step first, by their numbers."""
-        if self._newest[0] != self.version:
-            rows = [row for file in self._files.values() for row in file.entries][:MOST_ROWS]
-            self._newest = self.version, sorted(rows, key=lambda row: (-row.step, row.row))
-        return self._newest[1]
+        return self.derived("newest", lambda rows: sorted(rows, key=lambda row: (-row.step, row.row)))
 
     def named(self) -> Named:
         """Return the names in the rows that `entries` has found."""
-        if self._named is None or self._named[0] != self.version:
-            rows = [row for file in self._files.values() for row in file.entries]
-            operators, columns = (
-                sorted({row.op for row in rows}),
-                sorted({name for row in rows for name in row.numbers}),
-            )
-            found = Named(operators, columns, any(row.paired for row in rows), missing_policy(rows))
-            self._named = self.version, found
-        return self._named[1]
+        return self.derived("named", _named)
 
     def read(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Row]]:
         """Yield the rows of `entries` with all their columns, without those whose file is gone."""
@@ -132,6 +130,12 @@ class RowIndex:
             found += _having(entries[at : at + size], wanted)
             at, size = at + size, MORE * size
         return found[:most], len(found) > most
+
+
+def _named(rows: Sequence[Entry]) -> Named:
+    columns = {name for row in rows for name in row.numbers}
+    paired = any(row.paired for row in rows)
+    return Named(sorted({row.op for row in rows}), sorted(columns), paired, missing_policy(rows))
 
 
 def _having(entries: Sequence[Entry], wanted: bytes) -> list[Entry]:

@@ -51,12 +51,13 @@ def lists(run: Viewed, query: Mapping[str, str], kept: Sequence[Entry]) -> dict[
     """
     choice, by = _choice(query), query.get("by", "")
     found = choose(run.rows.newest(), choice, run.rows.find)
-    of_op = [each for each in kept if not choice.op or each.op == choice.op]
+    of_op = [each for each in kept if choice.op in ("", each.op)] if choice.step is not None else []
     of_step = [each for each in of_op if each.step == choice.step]
     flow = run.facts.flow() if not kept else None
     whole = choice.group is None and choice.row is None
     first = found.rows[0] if found.rows else None
-    steps = steps_of(kept, MOST_STEPS) if choice.step is None and not choice.first else []
+    lists_steps = choice.step is None and not choice.first
+    steps = run.rows.derived("steps", lambda rows: steps_of(rows, MOST_STEPS)) if lists_steps else []
     groups = groups_of(of_step)[:MOST_GROUPS] if choice.step is not None and whole else []
     told: list[StepRows | Group] = [*steps, *groups]
     return {
