@@ -65,3 +65,26 @@ def test_the_result_and_the_error_of_the_work_are_the_callers(tmp_path: Path) ->
         waiting.answered(tmp_path, lambda: {}["no"])
     with pytest.raises(RolemeshError):
         waiting.answered(tmp_path, lambda: time.sleep(2), over=lambda: True)
+
+
+def test_a_thread_that_just_makes_a_path_is_somewhere_else(tmp_path: Path) -> None:
+    ready, over = threading.Event(), threading.Event()
+
+    def work() -> None:
+        place = tmp_path / "record"
+        half = object.__new__(type(place))  # as pathlib makes it
+        ready.set()
+        over.wait(60)
+        del half
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    ready.wait(60)
+    try:
+        readers = waiting.Readers(tmp_path, thread)
+        assert (readers.place, readers.is_alive()) == (str(tmp_path / "record"), True)
+        assert readers.still_s() < readers.lasted_s() + 1.0
+    finally:
+        over.set()
+        thread.join()
+    assert not readers.is_alive()

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -155,5 +156,7 @@ def _place(thread: threading.Thread, folder: Path) -> str:
 def _paths(thread: threading.Thread) -> Iterator[str]:
     frame = sys._current_frames().get(thread.ident or 0)
     while frame is not None:
-        yield from (str(value) for value in [*frame.f_locals.values()] if isinstance(value, str | Path))
+        for value in [*frame.f_locals.values()]:
+            with suppress(AttributeError):  # a path that the thread just makes has no parts yet
+                yield from (str(value),) if isinstance(value, str | Path) else ()
         frame = frame.f_back
