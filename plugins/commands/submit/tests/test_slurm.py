@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
@@ -112,9 +112,30 @@ def ended(job: str) -> str:
     return wait_for(["scontrol", "show", "job", job], r"(?<=JobState=)(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL)\b")
 
 
+class Slurm(NamedTuple):
+    """A Slurm, and the ``/tmp`` of each of its nodes."""
+
+    tmps: list[Path]
+
+
+def slurmd(folder: Path, node: str) -> list[str]:
+    """The command of a node's daemon. The tests' folders are in its ``/tmp``, too."""
+    tests = folder.parent
+    assert tests.parent == Path("/tmp"), "where pytest has its folders"
+    (own := folder / f"tmp-{node}").mkdir()
+    commands = [
+        f"mount -t tmpfs -o mode=1777 tmpfs {own}",
+        f"mkdir {own}/{tests.name}",
+        f"mount --bind {tests} {own}/{tests.name}",
+        f"mount --rbind {own} /tmp",
+        f"exec slurmd -D -N {node}",
+    ]
+    return ["unshare", "--mount", "sh", "-ec", "\n".join(commands)]
+
+
 @pytest.fixture(scope="module")
-def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A Slurm of two nodes on this machine."""
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    """A Slurm of two nodes on this machine, each with a ``/tmp`` of its own."""
     folder, host = tmp_path_factory.mktemp("slurm"), socket.gethostname().split(".")[0]
     for name in ("state", "run", *(f"spool-{node}" for node in NODES)):
         (folder / name).mkdir(mode=0o755)
@@ -128,13 +149,13 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     munge = ["munged", "--foreground", "--force", f"--key-file={key}", f"--socket={folder}/run/munge.sock"]
     munge += [f"--pid-file={folder}/munged.pid", f"--log-file={folder}/munged.log", f"--seed-file={folder}/munge.seed"]
     environ = {**os.environ, "SLURM_CONF": f"{folder}/slurm.conf"}
-    daemons = [munge, ["slurmctld", "-D", "-c"], *(["slurmd", "-D", "-N", node] for node in NODES)]
+    daemons = [munge, ["slurmctld", "-D", "-c"], *(slurmd(folder, node) for node in NODES)]
     with pytest.MonkeyPatch.context() as patch, open(folder / "daemons.log", "w") as log:
         patch.setenv("SLURM_CONF", environ["SLURM_CONF"])
         running = [subprocess.Popen(command, env=environ, stdout=log, stderr=log) for command in daemons]
         try:
             wait_for(["sinfo", "--noheader", "--format=%D %t"], f"{len(NODES)} idle")
-            yield folder
+            yield Slurm([Path(f"/proc/{each.pid}/root/tmp") for each in running[-len(NODES) :]])
         finally:
             subprocess.run(["scancel", "--user=root"], check=False, capture_output=True)
             wait_for(["sh", "-c", "squeue --noheader | wc -l"], r"^0")
@@ -192,19 +213,27 @@ def requeue(job: str) -> None:
     subprocess.run(["scontrol", "update", f"jobid={job}", "starttime=now"], check=True)
 
 
-def nothing_is_left(job: str, seconds: float = 180.0) -> None:
-    """Wait until no process has the job's folder of Ray on its command line, and the folder is gone."""
-    end, folder = time.monotonic() + seconds, f"/tmp/ray-{job}."
+def nothing_is_left(slurm: Slurm, job: str, seconds: float = 180.0) -> None:
+    """Wait until the job has neither a process nor a folder of Ray on any node."""
+    end, variable = time.monotonic() + seconds, f"SLURM_JOB_ID={job}\0".encode()
     while left := [
-        *glob.glob(f"{folder}*"),
-        *(each.info for each in psutil.process_iter(["cmdline"]) if folder in " ".join(each.info["cmdline"] or ())),
+        *(found for tmp in slurm.tmps for found in glob.glob(f"{tmp}/ray-{job}.*")),
+        *(found for found in psutil.process_iter(["cmdline"]) if variable in environ(found.pid)),
     ]:
         assert time.monotonic() < end, left
         time.sleep(0.2)
 
 
+def environ(pid: int) -> bytes:
+    """The variables of a process; b"" if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_sbatch_runs_a_job_to_its_end_on_a_ray_of_its_own(slurm: Path, tmp_path: Path, nodes: int) -> None:
+def test_sbatch_runs_a_job_to_its_end_on_a_ray_of_its_own(slurm: Slurm, tmp_path: Path, nodes: int) -> None:
     job = submitted(tmp_path, "--nodes", str(nodes), "--cpus-per-node", "2" if nodes == 1 else "1")
     state, out = ended(job), log(tmp_path)
     assert state == "COMPLETED", out
@@ -212,10 +241,10 @@ def test_sbatch_runs_a_job_to_its_end_on_a_ray_of_its_own(slurm: Path, tmp_path:
     assert (told["status"], told["committed_steps"]) == ("done", 20)
     plan = json.loads((tmp_path / f"runs/hello-{job}/plan.json").read_text())
     assert len({slot["node"] for slot in plan["slots"]}) == nodes, plan
-    nothing_is_left(job)
+    nothing_is_left(slurm, job)
 
 
-def test_a_job_whose_time_ends_keeps_its_state_and_a_requeue_continues_it(slurm: Path, tmp_path: Path) -> None:
+def test_a_job_whose_time_ends_keeps_its_state_and_a_requeue_continues_it(slurm: Slurm, tmp_path: Path) -> None:
     file = slow_job(tmp_path)
     job = submitted(tmp_path, "--nodes", "1", "--time", "2", job=file, slurm=("--signal=B:TERM@30",))
     assert ended(job) == "FAILED", log(tmp_path)
@@ -228,10 +257,10 @@ def test_a_job_whose_time_ends_keeps_its_state_and_a_requeue_continues_it(slurm:
     assert f"resuming after step {first['committed_steps'] - 1}" in log(tmp_path)
     last = result(tmp_path / f"runs/slow-{job}")
     assert (last["committed_steps"], last["state_sha256"]) == (STEPS, expected(tmp_path / "judge", file))
-    nothing_is_left(job)
+    nothing_is_left(slurm, job)
 
 
-def test_a_job_that_slurm_requeues_while_it_runs_continues(slurm: Path, tmp_path: Path) -> None:
+def test_a_job_that_slurm_requeues_while_it_runs_continues(slurm: Slurm, tmp_path: Path) -> None:
     file = slow_job(tmp_path)
     job = submitted(tmp_path, "--nodes", "1", job=file)
     runs_until_step(tmp_path / f"runs/slow-{job}", 10)
@@ -243,15 +272,15 @@ def test_a_job_that_slurm_requeues_while_it_runs_continues(slurm: Path, tmp_path
     assert (last["committed_steps"], last["state_sha256"]) == (STEPS, expected(tmp_path / "judge", file))
 
 
-def test_scancel_leaves_nothing_behind(slurm: Path, tmp_path: Path) -> None:
+def test_scancel_leaves_nothing_behind(slurm: Slurm, tmp_path: Path) -> None:
     job = submitted(tmp_path, "--nodes", "2", "--cpus-per-node", "1", job=slow_job(tmp_path))
     runs_until_step(tmp_path / f"runs/slow-{job}", 5)
     subprocess.run(["scancel", job], check=True)
     assert ended(job) == "CANCELLED"
-    nothing_is_left(job)
+    nothing_is_left(slurm, job)
 
 
-def test_tasks_of_an_array_are_runs_of_their_own(slurm: Path, tmp_path: Path) -> None:
+def test_tasks_of_an_array_are_runs_of_their_own(slurm: Slurm, tmp_path: Path) -> None:
     job = submitted(tmp_path, "--nodes", "1", "--cpus-per-node", "2", slurm=("--array=3,7",))
     for task in (3, 7):
         assert ended(f"{job}_{task}") == "COMPLETED", log(tmp_path, task)
@@ -259,7 +288,7 @@ def test_tasks_of_an_array_are_runs_of_their_own(slurm: Path, tmp_path: Path) ->
     assert [result(run)["committed_steps"] for run in runs] == [20, 20], runs
 
 
-def test_a_job_goes_on_when_a_node_is_set_down(slurm: Path, tmp_path: Path) -> None:
+def test_a_job_goes_on_when_a_node_is_set_down(slurm: Slurm, tmp_path: Path) -> None:
     file = slow_job(tmp_path)
     job = submitted(tmp_path, "--nodes", "2", "--cpus-per-node", "2", job=file)
     runs_until_step(tmp_path / f"runs/slow-{job}", 5)
@@ -269,6 +298,8 @@ def test_a_job_goes_on_when_a_node_is_set_down(slurm: Path, tmp_path: Path) -> N
         (file.parent / "fast").touch()
         assert ended(job) == "COMPLETED", log(tmp_path)
     finally:
-        subprocess.run(["scontrol", "update", "nodename=n2", "state=resume"], check=True)
+        # It may be back already: its daemon lives.
+        subprocess.run(["scontrol", "update", "nodename=n2", "state=resume"], check=False, capture_output=True)
+        wait_for(["sinfo", "--noheader", "--format=%D %t"], f"{len(NODES)} idle")
     last = result(tmp_path / f"runs/slow-{job}")
     assert (last["committed_steps"], last["state_sha256"]) == (STEPS, expected(tmp_path / "judge", file))

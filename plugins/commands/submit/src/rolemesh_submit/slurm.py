@@ -32,7 +32,7 @@ folder=$(mktemp -d "/tmp/ray-$SLURM_JOB_ID.XXXXXX")
 sleep infinity &
 probe=$!
 children=("$probe")
-head="" job="" drained="" cancelled=""
+head="" step="" job="" drained="" cancelled=""
 
 finish() {{
   trap - EXIT
@@ -42,6 +42,12 @@ finish() {{
     rm -rf "$folder" || true
   fi
   for child in "${{children[@]}}"; do kill -TERM "$child" 2>/dev/null || true; done
+  if [ -n "$step" ]; then
+    # A signal to srun would kill its tasks before they have cleaned up.
+    scancel --signal=TERM "$SLURM_JOB_ID.0" 2>/dev/null || true
+    for _ in {{1..100}}; do kill -0 "$step" 2>/dev/null || break; sleep 0.1 || true; done
+    kill -TERM "$step" 2>/dev/null || true
+  fi
   wait || true
   rm -rf "$folder"
 }}
@@ -76,10 +82,9 @@ address=$(<"$folder/ray_current_cluster")
 others=$((SLURM_JOB_NUM_NODES - 1))
 if [ "$others" -gt 0 ]; then
   srun --nodes "$others" --ntasks "$others" --exclude "$SLURMD_NODENAME" --no-kill --wait 0 --kill-on-bad-exit=0 \
-    bash -c 'trap : TERM; ray start "$@" --block >/dev/null || true
-      [ -e "$0/head.log" ] || until rm -rf "$0"; do sleep 1; done' "$folder" \
-    --address "$address" "${{node[@]}}" &
-  children+=("$!")
+    bash -c 'trap "kill -KILL \$!" TERM; ray start "$@" --block >/dev/null & wait
+      [ -e "$0/head.log" ] || until rm -rf "$0"; do sleep 1; done' "$folder" --address "$address" "${{node[@]}}" &
+  step=$!
 fi
 python3 - "$address" "$SLURM_JOB_NUM_NODES" <<'END'
 import sys, time, ray
