@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, Field
@@ -14,7 +14,8 @@ from rolemesh.placement.nodes import this_machine
 from rolemesh_durable.backends import Backend
 
 if TYPE_CHECKING:
-    from rolemesh_ray.queue import QueueEntry
+    from rolemesh.placement import PlacementPlan
+    from rolemesh_ray.turn import RayTurn
 
 __all__ = ["RayBackend", "RayOptions"]
 
@@ -68,16 +69,12 @@ class RayBackend(Backend):
         return self._ray.cluster().without(self.lost)
 
     def free(self) -> ClusterView:
-        """Return the living nodes with their free resources."""
-        return self._ray.free().without(self.lost)
+        """Return the living nodes with the free resources for which no job waits."""
+        return self._ray.free(self.lost)
 
-    def others(self) -> list[str]:
-        """Return the jobs that have reservations."""
-        return self._ray.others()
-
-    def queue(self, job: str, priority: int) -> QueueEntry:
+    def queue(self, job: str, priority: int, plan: Callable[[ClusterView], PlacementPlan]) -> RayTurn:
         """Join the queue of jobs that wait for room."""
-        return self._ray.queue(job, priority)
+        return self._ray.queue(job, priority, plan, self.lost)
 
     def knows(self, job: str) -> bool:
         """Return whether a job of this name runs on this Ray cluster, even if it is between two masters."""

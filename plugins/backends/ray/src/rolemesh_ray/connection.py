@@ -28,8 +28,9 @@ from rolemesh_durable.api.jobs import ControlClient, MasterGoneError
 from rolemesh_ray.actors import DEBUGGER, ElsewhereError, MasterActor, in_parts
 from rolemesh_ray.launcher import LOOK_S, RESERVE_TIMEOUT_S
 from rolemesh_ray.names import NAMESPACE, agent_actors, master_actor, master_name, placement_groups, remove_reservations
-from rolemesh_ray.nodes import free_nodes, living_nodes, preferring
-from rolemesh_ray.queue import QueueEntry, jobs_with_bundles
+from rolemesh_ray.nodes import living_nodes, preferring
+from rolemesh_ray.queue import Living, Plan
+from rolemesh_ray.turn import RayTurn, free_room
 
 __all__ = ["RayConnection"]
 
@@ -104,7 +105,8 @@ class RayConnection:
         self._name = ""
         self._master: Any = None
         """The id of the master's actor."""
-        self._line: QueueEntry | None = None
+        self._turn: RayTurn | None = None
+        self._living = Living()
         self._folder = ""
         """Folder of a Ray that was started here, if the usual one has too long a path for sockets."""
         self._ours = not ray.is_initialized()
@@ -165,18 +167,14 @@ class RayConnection:
         """Return the living nodes with their total resources, this one first, then by id."""
         return living_nodes()
 
-    def free(self) -> ClusterView:
-        """Return the living nodes with their free resources."""
-        return free_nodes()
+    def free(self, lost: frozenset[str]) -> ClusterView:
+        """Return the living nodes without `lost`, with the free resources for which no job waits."""
+        return free_room(self._living, lost)
 
-    def others(self) -> list[str]:
-        """Return the jobs that have reservations."""
-        return jobs_with_bundles()
-
-    def queue(self, job: str, priority: int) -> QueueEntry:
+    def queue(self, job: str, priority: int, plan: Plan, lost: frozenset[str]) -> RayTurn:
         """Join the queue of jobs that wait for room."""
-        self._line = QueueEntry(job, priority)
-        return self._line
+        self._turn = RayTurn(job, priority, plan, lost)
+        return self._turn
 
     def knows(self, job: str) -> bool:
         """Return whether a job of this name runs on this Ray cluster, even if it is between two masters."""
@@ -242,20 +240,19 @@ class RayConnection:
         """Stay in the queue until the job has its reservation, and report to its master that the driver is alive."""
         deadline = time.monotonic() + RESERVE_TIMEOUT_S
         with ControlClient(run_dir, LOOK_S) as master:
-            while self._line is not None and self.alive() and time.monotonic() < deadline:
+            while self._turn is not None and self.alive() and time.monotonic() < deadline:
                 groups = placement_groups(self._name).values()
                 if groups and all(group["state"] == "CREATED" for group in groups):
                     break
-                self._line.ahead()
                 with suppress(MasterGoneError):
                     master.watch(owner=True)
                 time.sleep(LOOK_S)
-        self._leave_line()
+        self._leave_queue()
 
-    def _leave_line(self) -> None:
-        if self._line is not None:
-            self._line.leave()
-            self._line = None
+    def _leave_queue(self) -> None:
+        if self._turn is not None:
+            self._turn.leave()
+            self._turn = None
 
     def alive(self) -> bool:
         """Return whether the master's actor exists, or Ray is restarting it."""
@@ -264,7 +261,7 @@ class RayConnection:
 
     def close(self) -> None:
         """Remove everything of the job from Ray. Then leave the cluster, or end it if it was started here."""
-        self._leave_line()
+        self._leave_queue()
         if self._name:
             deadline = time.monotonic() + 10.0
             while self.alive() and time.monotonic() < deadline:

@@ -16,6 +16,7 @@ from rolemesh_console.kept import export_command
 from rolemesh_durable.api.jobs import ControlFile, LivingRun, list_runs
 from rolemesh_jobs.runs import find
 from rolemesh_runtime.lock import is_held
+from rolemesh_runtime.waiting import Waiting, waiting_jobs
 
 __all__ = ["job_status", "job_statuses"]
 
@@ -29,12 +30,19 @@ def job_status(job: str | Path, runs_dir: str | Path | None = None, *, timeout_s
     `job` is its name in `runs_dir` (default: ``ROLEMESH_RUNS`` or ``runs``), or the path of its run. `timeout_s` is the
     number of seconds in which the master must answer. Raises `RolemeshError` if there is no such run.
     """
+    for waiting in waiting_jobs(runs_folder(runs_dir)):
+        if waiting.job == str(job):
+            return _waiting(waiting, runs_folder(runs_dir))
     return _pictures([find(str(job), runs_dir)], timeout_s)[0]
 
 
 def job_statuses(runs_dir: str | Path | None = None, *, timeout_s: float = 2.0) -> list[dict[str, Any]]:
-    """Return the states of all runs in `runs_dir`, the latest first. The function asks all masters at once."""
-    return _pictures([LivingRun(run.path) for run in list_runs(runs_folder(runs_dir))], timeout_s)
+    """Return the states of all runs in `runs_dir`: first the jobs that wait for room, then the latest run first. The
+    function asks all masters at once."""
+    folder = runs_folder(runs_dir)
+    waiting = {each.job: _waiting(each, folder) for each in waiting_jobs(folder)}
+    runs = [LivingRun(run.path) for run in list_runs(folder) if run.name not in waiting]
+    return [*waiting.values(), *_pictures(runs, timeout_s)]
 
 
 def _pictures(runs: list[LivingRun], timeout_s: float) -> list[dict[str, Any]]:
@@ -57,24 +65,41 @@ def _statuses(runs: list[LivingRun], timeout_s: float) -> list[JobStatus | None]
         return list(pool.map(ask, runs))
 
 
+def _nothing(name: str, path: Path, state: str, message: str) -> dict[str, Any]:
+    """Return the state of a job of which nothing else is known."""
+    return {
+        "name": name,
+        "state": state,
+        "committed_steps": None,
+        "steps": None,
+        "wall_s": None,
+        "started": None,
+        "backend": "",
+        "master": None,
+        "agents": [],
+        "ranks": [],
+        "message": message,
+        "warnings": [],
+        "resources": {},
+        "run_dir": str(path),
+    }
+
+
+def _waiting(waiting: Waiting, folder: Path) -> dict[str, Any]:
+    """Return the state of a job that waits for room."""
+    message = f"waits for room (pid {waiting.pid} on {waiting.host}): {waiting.why}"
+    told = _nothing(waiting.job, folder / waiting.job, "waiting", message)
+    return told | {"committed_steps": 0, "wall_s": round(max(0.0, time.time() - waiting.since), 3)}
+
+
 def _picture(run: LivingRun, status: JobStatus | None) -> dict[str, Any]:
     """Return the state of a run from its master's `status`, or else from its files."""
     result, info, control, unreadable = _files(run)
-    known: dict[str, Any] = {
-        "name": run.name,
-        "state": "dead",
-        "committed_steps": None,
+    known = _nothing(run.name, run.path, "dead", DEAD) | {
         "steps": info.steps if info else None,
-        "wall_s": None,
         "started": control.started if control else None,
         "backend": control.backend if control else info.backend if info else "",
         "master": {"pid": control.pid, "node": None} if control else None,
-        "agents": [],
-        "ranks": [],
-        "message": DEAD,
-        "warnings": [],
-        "resources": {},
-        "run_dir": str(run.path),
     }
     if result is not None:
         # The master may have written it between our question and its answer: it is newer.

@@ -12,10 +12,12 @@ from rolemesh.api.observer import Event
 from rolemesh.cli.arguments import JobName, RunsDir
 from rolemesh.cli.output import print_text
 from rolemesh.errors import EXIT_FAILED
+from rolemesh.runs.run import runs_folder
 from rolemesh_durable.api.jobs import ANSWER_S, ControlClient, LivingRun, MasterGoneError, Request
 from rolemesh_jobs.asking import request, say
 from rolemesh_jobs.runs import find, reason
 from rolemesh_runtime.lock import is_held
+from rolemesh_runtime.waiting import waiting_jobs
 
 __all__ = ["command"]
 
@@ -52,6 +54,12 @@ def command(
 
       rolemesh stop grpo --drain
     """
+    for waiting in waiting_jobs(runs_folder(runs_dir)):
+        if waiting.job == job:
+            what = f"{job} waits for room and has not begun: {waiting.why}"
+            raise MasterGoneError(
+                what, remedy=f"end its command: Ctrl-C there, or kill {waiting.pid} on {waiting.host}"
+            )
     run = find(job, runs_dir)
     if (result := run.result()) is not None:
         print_text(f"{run.name} has ended already: {result.get('status')}")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from rolemesh.api.cluster import ClusterView
 from rolemesh.api.plugin import Plugin
 from rolemesh.kinds import Kind
+from rolemesh.placement import PlacementPlan
 
-__all__ = ["KIND", "Ahead", "Backend", "Shared", "Turn"]
+__all__ = ["KIND", "Backend", "Shared", "Turn"]
 
 KIND = Kind(
     "backends",
@@ -83,26 +84,25 @@ class Backend(Plugin, ABC):
         """Wait for the job's processes to be gone, and clean up."""
 
 
-class Ahead(Protocol):
-    """A job whose turn comes before this one's."""
-
-    @property
-    def job(self) -> str: ...
-
-    @property
-    def priority(self) -> int: ...
-
-
 class Turn(Protocol):
-    """The job's place in the queue."""
+    """A job's place in the queue, until the backend has its resources or is closed."""
 
-    def ahead(self) -> Sequence[Ahead]: ...
+    def look(self) -> tuple[PlacementPlan, ClusterView] | str:
+        """Return a plan on the resources that the job may take now, with their nodes, or why it waits.
+
+        The job then starts with this plan, and the backend keeps the resources for it.
+        """
+        ...
 
 
 @runtime_checkable
 class Shared(Protocol):
     """A backend whose nodes others use."""
 
-    def free(self) -> ClusterView: ...
-    def others(self) -> list[str]: ...
-    def queue(self, job: str, priority: int) -> Turn: ...
+    def free(self) -> ClusterView:
+        """Return the nodes with the free resources for which no job waits."""
+        ...
+
+    def queue(self, job: str, priority: int, plan: Callable[[ClusterView], PlacementPlan]) -> Turn:
+        """Join the queue of jobs that wait for room. `plan` places the job's ranks on nodes."""
+        ...

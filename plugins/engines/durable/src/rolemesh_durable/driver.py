@@ -41,6 +41,7 @@ from rolemesh_durable.hosting.admission import find_room
 from rolemesh_durable.options import options_in
 from rolemesh_durable.runs import PLAN_FILE
 from rolemesh_runtime.json_file import write_json
+from rolemesh_runtime.waiting import WaitingJob
 
 __all__ = ["Driver", "in_background", "stop_job", "watchers"]
 
@@ -143,7 +144,9 @@ class Driver(RunHandle):
         if isinstance(backend, Shared):
             options = options_in(self._asked.selection)
             where = self._asked.job.where(("engine", "options", "room_wait_s"))
-            plan, cluster = find_room(backend, spec.name, options.priority, on, options.room_wait_s, where, self._say)
+            turn = backend.queue(spec.name, options.priority, on)
+            with WaitingJob(self.run_dir, self._say) as waiting:
+                plan, cluster = find_room(turn, options.room_wait_s, where, waiting.say)
         if self._resume == "auto":
             self._resume = str(self.run_dir) if resume.unfinished(self.run_dir) else None
         origin = self._origin(self._resume) if self._resume else ("", -1)

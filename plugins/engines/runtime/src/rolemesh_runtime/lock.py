@@ -20,7 +20,7 @@ from pathlib import Path
 from rolemesh.errors import BackendError
 from rolemesh.runs.run import RUNS_ENV
 
-__all__ = ["PROBE_S", "RunLock", "UnlockableError", "hold", "is_held", "lock_file", "unwritable"]
+__all__ = ["PROBE_S", "RunLock", "UnlockableError", "hold", "is_held", "is_locked", "lock_file", "unwritable"]
 
 _UNKNOWN = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _LOOK_S = 0.01
@@ -91,7 +91,11 @@ def hold(run_dir: Path) -> RunLock | None:
 def is_held(run_dir: Path) -> bool:
     """Return whether a process of the run's job is alive. False also if locks do not work. For another user's run, the
     kernel's list of locks says it, of this machine."""
-    path = lock_file(run_dir)
+    return is_locked(lock_file(run_dir))
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a process has locked the file; see `is_held`."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except PermissionError:
