@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import ray
+from tests.waiting import until
 
 from rolemesh.api.cluster import ClusterView
 from rolemesh.api.plugin import NoOptions
@@ -43,13 +43,6 @@ def join(ray_cluster: Any) -> Iterator[Callable[..., RayTurn]]:
     for each in joined:
         each.leave()
     assert places() == []
-
-
-def until(condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s"
-        time.sleep(0.02)
 
 
 def cpus() -> int:
