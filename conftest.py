@@ -105,12 +105,12 @@ def environment_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path
 
 @pytest.fixture(scope="session")
 def ray_cluster(environment_cache: Path) -> Iterator[Any]:
-    """The one Ray of all tests, since a process can be connected to only one: two nodes of two CPUs, and short waits
-    until a node counts as lost. Tests add nodes and take them away again."""
+    """The one Ray of all tests, since a process can be connected to only one: two nodes of two CPUs. A killed node
+    refuses connections, and counts as lost soon; a slow one does not. Tests add nodes and take them away again."""
     import ray
     from ray.cluster_utils import Cluster
 
-    health = {f"health_check_{name}_ms": 500 for name in ("initial_delay", "period", "timeout")}
+    health = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 500, "health_check_timeout_ms": 30_000}
     system = {**health, "health_check_failure_threshold": 3}
     head = {"num_cpus": 2, "include_dashboard": False, "_system_config": system}
     cluster = Cluster(initialize_head=True, head_node_args=head)

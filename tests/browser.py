@@ -8,17 +8,16 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["CHROMIUM", "LIMIT_S", "Browser", "viewed"]
+from tests.waiting import until
+
+__all__ = ["CHROMIUM", "Browser", "viewed"]
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-LIMIT_S = 60.0
-"""Seconds in which the page must show a change. A resize and what is measured after it take about 20 s."""
 
 
 class Browser:
@@ -74,11 +73,7 @@ class Browser:
 
     def until(self, expression: str) -> Any:
         """Return the value of `expression` once it is true."""
-        end = time.monotonic() + LIMIT_S
-        while not (value := self.value(expression)):
-            assert time.monotonic() < end, f"not true: {expression}"
-            time.sleep(0.2)
-        return value
+        return until(lambda: self.value(expression), f"true: {expression}", every_s=0.2)
 
     def key(self, name: str) -> None:
         """Press a key."""
@@ -116,5 +111,5 @@ def viewed(run: Path, *given: str) -> Iterator[str]:
         yield viewer.stdout.readline().strip()
     finally:
         viewer.terminate()
-        viewer.wait(60)  # open streams do not keep it from its end
+        viewer.wait()  # open streams do not keep it from its end
         viewer.stdout.close()

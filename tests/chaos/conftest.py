@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from tests.chaos.harness import ChaosJob, End
 from tests.e2e.conftest import ray_leftovers
-from tests.e2e.harness import nothing_is_left, until
+from tests.e2e.harness import nothing_is_left
+from tests.waiting import until
 
 LOCAL = ("--backend", "local")
 
@@ -34,7 +35,7 @@ def make_job(tmp_path: Path) -> Iterator[Callable[..., ChaosJob]]:
     yield make
     ids = {job_id for job in jobs for job_id in job.ids()}
     nothing_is_left(ids)
-    until(lambda: not ray_leftovers(), 60, "nothing is left on Ray")
+    until(lambda: not ray_leftovers(), "nothing is left on Ray")
 
 
 @pytest.fixture(scope="session")

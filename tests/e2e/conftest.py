@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.harness import FLOW, JOB, ROLES, Job, nothing_is_left, one_engine, until
+from tests.e2e.harness import FLOW, JOB, ROLES, Job, nothing_is_left, one_engine
+from tests.waiting import until
 
 
 def job_in(folder: Path, name: str, backend: tuple[str, ...] = ("--backend", "local"), extra: str = "") -> Job:

@@ -7,14 +7,14 @@ import os
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 import yaml
+from tests.waiting import until
 
 from rolemesh.api.observer import JobStatus
 from rolemesh_durable.control.client import ControlClient, MasterGoneError
@@ -151,30 +151,13 @@ def leftovers(job_ids: Iterable[str]) -> set[str]:
 
 def nothing_is_left(job_ids: Iterable[str]) -> None:
     """Wait until there are no leftovers of these jobs; fail with what there is."""
-    ids, began = set(job_ids), time.monotonic()
-    while left := leftovers(ids):
-        assert time.monotonic() < began + under_load(60), f"left of the jobs after a minute: {sorted(left)}"
-        time.sleep(0.02)
-
-
-def under_load(seconds: float) -> float:
-    """Return a limit of `seconds` on a quiet machine, multiplied by the number of processes that share a core."""
-    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    ids = set(job_ids)
+    until(lambda: not leftovers(ids), lambda: f"nothing is left of the jobs: {sorted(leftovers(ids))}")
 
 
 def whole_lines(path: Path) -> list[dict[str, Any]]:
     """The JSON lines of a file that is being written: the last one may not be whole yet."""
     return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
-
-
-def until(condition: Callable[[], Any], timeout_s: float = 60.0, what: str = "condition") -> Any:
-    """Poll until `condition()` is true and return it. The limit is that of a quiet machine."""
-    began = time.monotonic()
-    while not (value := condition()):
-        limit_s = under_load(timeout_s)
-        assert time.monotonic() < began + limit_s, f"{what} did not come true within {limit_s:.0f} s"
-        time.sleep(0.02)
-    return value
 
 
 @dataclass
@@ -232,7 +215,7 @@ class Job:
         with ControlClient(self.run_dir) as client, gone:
             client.ask(InjectFault("kill", target))
 
-    def running(self, step: int = 0, timeout_s: float = 60.0) -> JobStatus:
+    def running(self, step: int = 0) -> JobStatus:
         """Wait until the job runs and has committed `step`."""
 
         def check() -> JobStatus | None:
@@ -242,7 +225,7 @@ class Job:
             status = self.status()
             return status if status and status.state == "running" and status.committed >= step else None
 
-        found: JobStatus = until(check, timeout_s, "the job runs")
+        found: JobStatus = until(check, "the job runs")
         return found
 
     def result(self) -> dict[str, Any]:

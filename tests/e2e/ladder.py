@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 from typing import Any
 
-from tests.e2e.harness import Job, until
+from tests.e2e.harness import Job
+from tests.waiting import until
 
 from rolemesh.api.observer import JobStatus
 
@@ -34,7 +35,7 @@ def of_kind(job: Job, *kinds: str) -> list[dict[str, Any]]:
 
 def recovered(job: Job, times: int = 1) -> JobStatus:
     """Wait until as many recoveries have ended well."""
-    until(lambda: len(of_kind(job, "recovered")) >= times, 60, f"{times} recoveries")
+    until(lambda: len(of_kind(job, "recovered")) >= times, f"{times} recoveries")
     return job.running()
 
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.e2e.harness import Job, until
+from tests.e2e.harness import Job
 from tests.e2e.ladder import of_kind
+from tests.waiting import until
 
 EXAMPLE = Path(__file__).parents[2] / "examples/online"
 sys.path.insert(0, str(EXAMPLE))
@@ -160,14 +161,14 @@ class Online(Job):
         kinds = ("recovered", "master_recovered", "agent_adopted", "agent_back", "agent_started")
         before = len(of_kind(self, *kinds))
         self.kill_process(target)
-        until(lambda: len(of_kind(self, *kinds)) > before, 60, f"{target} is back")
+        until(lambda: len(of_kind(self, *kinds)) > before, f"{target} is back")
 
     def close(self) -> None:
         """End a stream that is `CLOSED`, once the producer has sent all."""
         from redis import Redis
 
         with Redis.from_url(self.environ["REDIS_URL"]) as broker:
-            until(lambda: broker.exists("clicks:done"), 120, "all events are sent")
+            until(lambda: broker.exists("clicks:done"), "all events are sent")
             broker.set("closed", broker.get("clicks:done"))
 
     def end(self) -> None:

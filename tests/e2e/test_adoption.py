@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 import psutil
 import pytest
-from tests.e2e.harness import Job, nothing_is_left, until
+from tests.e2e.harness import Job, nothing_is_left
 from tests.e2e.ladder import LADDER, SLOW, STEPS, ended_well, launched, of_kind, pids, total
+from tests.waiting import until
 
 from rolemesh_processes.guard import shm_folder
 
@@ -25,7 +26,7 @@ def ups(job: Job) -> list[int]:
 
 
 def adopted(job: Job, times: int = 1) -> None:
-    until(lambda: len(ups(job)) > times, 30, f"{times} new agents")
+    until(lambda: len(ups(job)) > times, f"{times} new agents")
 
 
 def gone(pid: int) -> bool:

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.harness import Job, nothing_is_left, one_engine, until
+from tests.e2e.harness import Job, nothing_is_left, one_engine
 from tests.e2e.ladder import of_kind, pids
+from tests.waiting import until
 
 from rolemesh_durable.control.client import ControlClient
 from rolemesh_durable.extensions.relayout.requests import ResizeJob
@@ -207,9 +208,9 @@ def test_ranks_that_share_rows_out_become_more_and_fewer_while_others_are_killed
     with ControlClient(shared.run_dir) as client:
         for number, (size, (moment, target)) in enumerate(zip((4, 1, 3), moments, strict=True), 1):
             client.ask(ResizeJob({"work": size}, "the test"))
-            until(lambda kind=moment, n=number: len(of_kind(shared, kind)) >= n, 60, moment)
+            until(lambda kind=moment, n=number: len(of_kind(shared, kind)) >= n, moment)
             shared.kill_process(target)
-            until(lambda n=number: len(of_kind(shared, "resized")) >= n, 60, f"{size} ranks")
+            until(lambda n=number: len(of_kind(shared, "resized")) >= n, f"{size} ranks")
             now = pids(shared.running())
             assert Counter(who.partition("/")[0] for who in now) == {"source": 2, "work": size, "sink": 2}
     assert all(now[who] == first[who] for who in ("source/0", "source/1", "sink/1"))

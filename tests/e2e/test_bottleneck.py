@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.e2e.harness import Job, until
+from tests.e2e.harness import Job
 from tests.e2e.ladder import of_kind, pids
+from tests.waiting import until
 
 Make = Callable[..., Job]
 
@@ -110,13 +111,13 @@ def test_a_detached_job_follows_its_load_up_and_down_and_its_result_is_exact(mak
     ):
         asked = len(of_kind(job, "resize_asked"))
         _change(job.folder, *load)
-        until(lambda sizes=sizes: _sizes(job) == sizes, 120, f"{sizes}, with {load}")
+        until(lambda sizes=sizes: _sizes(job) == sizes, f"{sizes}, with {load}")
         reasons = [event["data"]["reason"] for event in of_kind(job, "resize_asked")[asked:]]
         assert any(f"scaler bottleneck: {held}" in reason for reason in reasons), reasons
     now = pids(job.running())
     assert {who: now[who] for who in ("source/0", "sink/0")} == {who: first[who] for who in ("source/0", "sink/0")}
     assert job.cli("stop", job.name, "--drain").returncode == 0
-    until(lambda: (job.run_dir / "result.json").exists(), 60, "the end")
+    until(lambda: (job.run_dir / "result.json").exists(), "the end")
     steps = job.result()["committed_steps"]
     assert job.result()["status"] == "done"
     assert [line["step"] for line in job.metrics()] == list(range(steps))

@@ -12,8 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.e2e.harness import Job, nothing_is_left, until
+from tests.e2e.harness import Job, nothing_is_left
 from tests.e2e.ladder import of_kind, pids
+from tests.waiting import until
 
 from rolemesh_durable.control.client import ControlClient
 from rolemesh_durable.extensions.rehearsal.requests import InjectFault
@@ -205,7 +206,7 @@ def test_a_raise_that_is_injected_hits_a_rank_that_has_only_services(job: Job) -
     job.running(1)
     with ControlClient(job.run_dir) as master:
         master.ask(InjectFault("raise", "box/1"))
-    until(lambda: of_kind(job, "recovered"), 60, "box/1 has started again")
+    until(lambda: of_kind(job, "recovered"), "box/1 has started again")
     out, _ = process.communicate()
     assert process.returncode == 0, out
     failure = of_kind(job, "failure")[0]["data"]["failure"]
@@ -231,7 +232,7 @@ def test_a_hundred_thousand_calls_and_fifty_kills(job: Job) -> None:
             with suppress(ProcessLookupError):
                 os.kill(rank.pid, signal.SIGKILL)
                 killed[rank.role] += 1
-        until(lambda: process.poll() is not None or generations(job) >= killed.total(), 60, "it was started again")
+        until(lambda: process.poll() is not None or generations(job) >= killed.total(), "it was started again")
     out, _ = process.communicate()
     assert process.returncode == 0, out
     assert killed.total() == 50, killed
@@ -435,9 +436,9 @@ def test_roles_that_call_and_are_called_become_more_and_fewer_and_sessions_are_l
         for number, sizes in enumerate(asked, 1):
             client.ask(ResizeJob(sizes, "the test"))
             if number == 2:
-                until(lambda: len(of_kind(job, "layout_changed")) == 2, 60, "the layout changes")
+                until(lambda: len(of_kind(job, "layout_changed")) == 2, "the layout changes")
                 client.ask(InjectFault("kill", "agent/0"))
-            until(lambda n=number: len(of_kind(job, "resized")) == n, 60, f"{sizes}")
+            until(lambda n=number: len(of_kind(job, "resized")) == n, f"{sizes}")
             steps = job.running().committed
             job.running(steps + 5)
     assert not of_kind(job, "resize_refused")

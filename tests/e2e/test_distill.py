@@ -32,7 +32,7 @@ def test_the_student_learns_the_same_though_the_teacher_is_killed(tmp_path: Path
         job.folder.mkdir()
     assert jobs[0].run("steps=6").returncode == 0
     process = jobs[1].start("steps=6", "engine.options.snapshots.persist_every=100")
-    os.kill(pids(jobs[1].running(1, timeout_s=300))["teacher/0"], signal.SIGKILL)
+    os.kill(pids(jobs[1].running(1))["teacher/0"], signal.SIGKILL)
     out, _ = process.communicate()
     assert process.returncode == 0, out
     assert launched(jobs[1]) == [["teacher/0"]]

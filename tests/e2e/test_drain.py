@@ -9,8 +9,9 @@ from itertools import product
 from typing import Any
 
 import pytest
-from tests.e2e.harness import Job, until
+from tests.e2e.harness import Job
 from tests.e2e.ladder import ENDLESS, LADDER, ended_well, of_kind, pids
+from tests.waiting import until
 
 from rolemesh_durable.control.client import ControlClient
 from rolemesh_durable.extensions.rehearsal.requests import InjectFault
@@ -75,7 +76,7 @@ def test_a_node_that_leaves_with_notice_costs_no_step_and_restarts_nobody_else(m
     (hold,) = stops(job)
     told = [line.split() for line in (job.run_dir / "logs" / "sink-0.log").read_text().splitlines() if "told" in line]
     assert [(int(line[-1]), 0 < float(line[-2]) <= 60) for line in told] == [(hold["data"]["step"], True)]
-    until(lambda: of_kind(job, "agent_left"), 60, "the agent ends once nobody needs it any more")
+    until(lambda: of_kind(job, "agent_left"), "the agent ends once nobody needs it any more")
     with ControlClient(job.run_dir) as client:
         client.ask(InjectFault("kill", f"node:{node}"))
     finished(job, process)
@@ -87,10 +88,10 @@ def test_an_agent_that_gets_a_sigterm_gives_notice_of_its_node(make_job: Callabl
     job, process, node = started(make_job)
     (agent,) = [agent for agent in job.running().agents if agent.node == node]
     os.kill(agent.pid, signal.SIGTERM)
-    until(lambda: of_kind(job, "drained"), 60, "drained")
-    until(lambda: not os.path.exists(f"/proc/{agent.pid}"), 60, "its process is gone")
+    until(lambda: of_kind(job, "drained"), "drained")
+    until(lambda: not os.path.exists(f"/proc/{agent.pid}"), "its process is gone")
     no_step_is_lost(job)
-    until(lambda: of_kind(job, "drain_over"), 60, "a node that does not go may have ranks again")
+    until(lambda: of_kind(job, "drain_over"), "a node that does not go may have ranks again")
     finished(job, process)
 
 
@@ -98,14 +99,14 @@ def test_an_agent_that_gets_a_sigterm_gives_notice_of_its_node(make_job: Callabl
 def test_without_room_the_job_goes_on_and_says_so(make_job: Callable[..., Job]) -> None:
     job, process, node = started(make_job, 2)
     assert job.cli("drain", job.name, node, "--no-wait").returncode == 0
-    until(lambda: of_kind(job, "drain_waiting"), 60, "no room")
+    until(lambda: of_kind(job, "drain_waiting"), "no room")
     status = job.running()
     assert any(f"node {node} is being drained" in warning and "stay for now" in warning for warning in status.warnings)
     assert next(agent.state for agent in status.agents if agent.node == node) == "draining"
     other = next(agent.node for agent in status.agents if agent.node != node)
     last = job.cli("drain", job.name, other)
     assert (last.returncode, "it is the last node that the job may use" in last.stderr) == (2, True)
-    until(lambda: job.running().committed > status.committed + 20, 60, "the job goes on")
+    until(lambda: job.running().committed > status.committed + 20, "the job goes on")
     assert job.cli("drain", job.name, node, "--back").returncode == 0
     assert not of_kind(job, "stop_point", "recovery_planned")
     finished(job, process)
@@ -129,8 +130,8 @@ def test_any_process_may_be_killed_while_a_node_is_drained(
     agent = next(agent.agent for agent in job.running().agents if agent.node == node)
     with ControlClient(job.run_dir) as client:
         client.ask(DrainNode(node, "the test"))
-        until(lambda: of_kind(job, moment), 30, moment)
+        until(lambda: of_kind(job, moment), moment)
         client.ask(InjectFault("kill", f"agent:{agent}" if target == "agent" else target))
-    until(lambda: of_kind(job, "drained"), 60, "drained")
+    until(lambda: of_kind(job, "drained"), "drained")
     assert at(job) != node
     finished(job, process)

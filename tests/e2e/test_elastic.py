@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.e2e.harness import Job, until
+from tests.e2e.harness import Job
 from tests.e2e.ladder import LADDER, SLOW, STEPS, total
+from tests.waiting import until
 
 from rolemesh_checkpoint import disk
 from rolemesh_durable.control.client import ControlClient
@@ -36,7 +37,7 @@ def test_a_job_that_loses_a_node_goes_on_with_fewer_ranks(make_job: Callable[...
     job = make_job(backend=("--backend", "local", "--nodes", "2x(cpu=1)"), extra=LADDER)
     work = ("roles.work.world_size={min: 1, max: 2}", "roles.work.resources.cpu=0.8")
     process = job.start(*SLOW, *work, "failover=[{use: process}, {use: job}]")
-    until(lambda: disk.newest_complete(job.run_dir) > 0, 60, "a snapshot on disk")
+    until(lambda: disk.newest_complete(job.run_dir) > 0, "a snapshot on disk")
     assert ranks_of_work(job) == 2
     nodes = {rank.node for rank in job.running().ranks if rank.role == "work"}
     with ControlClient(job.run_dir) as client:
@@ -62,7 +63,7 @@ def test_a_job_goes_on_with_more_ranks_when_nodes_join(make_job: Callable[..., J
     assert ranks_of_work(job) == 1
     second = ray_cluster.add_node(num_cpus=1, resources={"grow": 2})
     ray_cluster.wait_for_nodes()
-    until(lambda: (job.run_dir / "run.json").exists() and ranks_of_work(job) == 3, 60, "three ranks of work")
+    until(lambda: (job.run_dir / "run.json").exists() and ranks_of_work(job) == 3, "three ranks of work")
     said, _ = driver.communicate()
     assert driver.returncode == 0, said
     assert "nodes have joined: work 1 → 3" in said

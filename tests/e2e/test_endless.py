@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.harness import Job, until
+from tests.e2e.harness import Job
 from tests.e2e.ladder import LADDER, of_kind, total
+from tests.waiting import until
 
 from rolemesh_checkpoint import disk
 
@@ -129,7 +130,7 @@ def test_the_last_step_is_the_same_for_the_next_master_and_for_a_rank_that_comes
     job = make_talker(finish_at=40)
     process = job.start(*SLOW)
     job.running()
-    until(lambda: of_kind(job, "stop_point"), 60, "the last step is decided")
+    until(lambda: of_kind(job, "stop_point"), "the last step is decided")
     status = job.status()
     assert status is not None
     os.kill(status.master_pid, signal.SIGKILL)
@@ -178,7 +179,7 @@ def test_an_operator_that_tells_of_its_progress_does_not_hang(make_talker: Make)
         seen.update(rank.doing for rank in status.ranks if rank.role == "sink") if status else None
         return any("/10" in doing for doing in seen)
 
-    until(told, 60, "its progress is shown")
+    until(told, "its progress is shown")
     out, _ = process.communicate()
     assert process.returncode == 0, out
     ended(job, "enough")

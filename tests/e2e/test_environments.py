@@ -9,7 +9,8 @@ import socket
 from collections.abc import Callable
 
 import pytest
-from tests.e2e.harness import Job, until
+from tests.e2e.harness import Job
+from tests.waiting import until
 from tests.wheels import write_wheel
 
 from rolemesh_durable.control.client import ControlClient
@@ -149,19 +150,19 @@ def test_ranks_and_agents_that_are_killed_come_back_with_their_own_version(versi
     for rank in status.ranks:
         if rank.ref in (("old", 1), ("new", 0)):
             os.kill(rank.pid, signal.SIGKILL)
-    until(lambda: [len(imported(job, rank)) for rank in ("old-1", "new-0")] == [2, 2], 60, "both are back")
-    until(lambda: (now := job.status()) is not None and now.state == "running", 60, "the job runs again")
+    until(lambda: [len(imported(job, rank)) for rank in ("old-1", "new-0")] == [2, 2], "both are back")
+    until(lambda: (now := job.status()) is not None and now.state == "running", "the job runs again")
     status = job.running(step=status.committed + 20)
     [home] = {rank.node for rank in status.ranks if rank.role == "new"}
     [agent] = [agent for agent in status.agents if agent.node == home]
     for pid in (agent.pid, *(rank.pid for rank in status.ranks if rank.node == home)):
         os.kill(pid, signal.SIGKILL)
-    until(lambda: len(imported(job, "new-0")) == 3, 60, "the agent's ranks are back")
+    until(lambda: len(imported(job, "new-0")) == 3, "the agent's ranks are back")
     job.running(step=status.committed + 20)
     assert set(imported(job, "old-0") + imported(job, "old-1")) == {"1.0"}
     assert set(imported(job, "new-0")) == {"2.0"}
     process.send_signal(signal.SIGINT)
-    process.wait(60)
+    process.wait()
 
 
 @pytest.mark.soak
@@ -171,12 +172,12 @@ def test_ranks_of_a_lost_node_find_their_own_version_on_the_next_one(make_job: C
     first = {rank.node for rank in job.running(step=3).ranks}
     with ControlClient(job.run_dir) as client:
         client.ask(InjectFault("kill", f"node:{next(iter(first))}"))
-    until(lambda: len(imported(job, "new-0")) == 2, 60, "they are on the other node")
+    until(lambda: len(imported(job, "new-0")) == 2, "they are on the other node")
     status = job.running(step=20)
     assert first.isdisjoint(rank.node for rank in status.ranks)
     assert [imported(job, rank) for rank in ("old-0", "old-1", "new-0")] == [["1.0"] * 2, ["1.0"] * 2, ["2.0"] * 2]
     process.send_signal(signal.SIGINT)
-    process.wait(60)
+    process.wait()
 
 
 def test_a_requirement_that_does_not_exist_ends_the_job_with_pips_own_words(versions_job: Callable[..., Job]) -> None:
@@ -200,11 +201,11 @@ def test_a_job_that_waits_for_pip_survives_its_agent_and_can_be_stopped(make_job
         (job.folder / "job.yaml").write_text(text.replace("PIP_NO_INDEX: 1", f"PIP_INDEX_URL: '{url}'"))
         process = job.start()
         first, _ = silent_index.accept()
-        status = until(job.status, 60, "the master answers")
+        status = until(job.status, "the master answers")
         os.kill(status.agents[0].pid, signal.SIGKILL)
         # The next agent's pip has the environment to itself: the first one's is gone.
         second, _ = silent_index.accept()
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait() == 130
         for connection in (first, second):
             connection.close()

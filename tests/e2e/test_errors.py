@@ -12,8 +12,9 @@ from pathlib import Path
 from textwrap import indent
 
 import pytest
-from tests.e2e.harness import leftovers, until
+from tests.e2e.harness import leftovers
 from tests.e2e.stranger import FLOW, JOB, MAKE, ROLES, Stranger
+from tests.waiting import until
 
 BOTH = FLOW.replace("    job.taker.take(job.maker.make())\n", "{}")
 
@@ -26,7 +27,7 @@ def stranger(tmp_path: Path) -> Iterator[Stranger]:
     yield job.write()
     if (folder / "runs" / "odd" / "result.json").exists():
         ids = {str(job.result()["job_id"])}
-        until(lambda: not leftovers(ids), 60, "nothing is left of the job")
+        until(lambda: not leftovers(ids), "nothing is left of the job")
 
 
 def refused(job: Stranger, *words: str, args: tuple[str, ...] = (), verbs: tuple[str, ...] = ("run",)) -> str:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.harness import Job, leftovers, until
+from tests.e2e.harness import Job, leftovers
 from tests.e2e.ladder import launched, of_kind, pids
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 SMALL_GRPO = (
@@ -53,7 +54,7 @@ def example(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
                 process.kill()
             process.wait()
         ids = job.ids()
-        until(lambda ids=ids: not leftovers(ids), 60, "nothing is left of the example")  # type: ignore[misc]
+        until(lambda ids=ids: not leftovers(ids), "nothing is left of the example")  # type: ignore[misc]
 
 
 @pytest.fixture(scope="session")
@@ -104,7 +105,7 @@ def test_a_killed_rank_of_the_fsdp_group_is_named_not_its_surviving_peer(example
     status = job.running(2)
     victim = next(rank for rank in status.ranks if rank.ref == ("trainer", 1))
     os.kill(victim.pid, signal.SIGKILL)
-    assert process.wait(60) == 1
+    assert process.wait() == 1
     failure = job.result()["failure"]
     assert (failure["cause"], failure["role"], failure["rank"]) == ("signal", "trainer", 1)
 
@@ -287,9 +288,9 @@ def test_grpo_ends_with_the_same_weights_though_the_engine_and_then_a_trainer_ar
         *SMALL_GRPO, "failover=[{use: process}, {use: job}]", "engine.options.snapshots.persist_every=100"
     )
     for victim, times in (("rollout/0", 1), ("trainer/1", 2)):
-        status = job.running(0, timeout_s=200)
+        status = job.running(0)
         os.kill(pids(status)[victim], signal.SIGKILL)
-        until(lambda times=times: len(of_kind(job, "recovered")) >= times, 200, "it is brought back")  # type: ignore[misc]
+        until(lambda times=times: len(of_kind(job, "recovered")) >= times, "it is brought back")  # type: ignore[misc]
     out, _ = process.communicate()
     assert process.returncode == 0, out
     assert launched(job) == [["rollout/0"], ["trainer/0", "trainer/1"]]
@@ -311,7 +312,7 @@ def test_grpo_with_adapters_is_on_policy_and_ends_with_the_same_ones_though_a_tr
     assert all(line["logprob_diff"] < 1e-4 for line in job.metrics())
     undisturbed = job.result()["state_sha256"]
     process = job.start(*adapters, "failover=[{use: process}, {use: job}]")
-    os.kill(pids(job.running(1, timeout_s=200))["trainer/1"], signal.SIGKILL)
+    os.kill(pids(job.running(1))["trainer/1"], signal.SIGKILL)
     out, _ = process.communicate()
     assert process.returncode == 0, out
     assert launched(job) == [["trainer/0", "trainer/1"]]
@@ -335,7 +336,7 @@ def test_dapo_fills_its_batch_and_ends_with_the_same_weights_though_the_pool_is_
     undisturbed = job.result()["state_sha256"]
     assert any(line["asked"] > 3 for line in job.metrics())
     process = job.start(*small, "failover=[{use: process}, {use: job}]")
-    os.kill(pids(job.running(1, timeout_s=200))["pool/0"], signal.SIGKILL)
+    os.kill(pids(job.running(1))["pool/0"], signal.SIGKILL)
     out, _ = process.communicate()
     assert process.returncode == 0, out
     assert launched(job) == [["pool/0"]]

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 from tests.chaos.harness import ChaosJob
-from tests.e2e.harness import Job, until
+from tests.e2e.harness import Job
 from tests.e2e.ladder import ENDLESS, LADDER, SLOW, STEPS, ended_well, launched, of_kind, pids, recovered, total
+from tests.waiting import until
 
 from rolemesh.api.observer import JobStatus
 from rolemesh_durable.control.client import ControlClient
@@ -74,10 +75,10 @@ def test_a_dead_master_costs_no_rank_and_steps_go_on_without_it(make_job: Make) 
     status = job.running(5)
     os.kill(status.master_pid, signal.SIGSTOP)
     reached = len(progress.read_text().splitlines())
-    until(lambda: len(progress.read_text().splitlines()) >= reached + 10, 60, "ten steps without a master")
+    until(lambda: len(progress.read_text().splitlines()) >= reached + 10, "ten steps without a master")
     with contextlib.suppress(ProcessLookupError):  # on a busy machine its supervisor has missed it first, and killed it
         os.kill(status.master_pid, signal.SIGKILL)
-    until(lambda: of_kind(job, "master_recovered"), 60, "another master")
+    until(lambda: of_kind(job, "master_recovered"), "another master")
     after = job.running()
     assert after.epoch == 2
     assert after.master_pid != status.master_pid
@@ -129,7 +130,7 @@ def test_a_job_that_is_stopped_while_a_rank_is_brought_back_ends(make_job: Make)
     job = make_job(extra=LADDER)
     process = job.start(*ENDLESS)
     kill_all(job.running(5))
-    until(lambda: of_kind(job, "recovery_planned"), 60, "a recovery")
+    until(lambda: of_kind(job, "recovery_planned"), "a recovery")
     assert job.cli("stop", "squares").returncode == 0
     process.communicate()
     assert job.result()["status"] == "interrupted"
@@ -146,7 +147,6 @@ def test_a_rank_that_had_finished_is_brought_back_while_the_others_end(make_job:
     process = job.start("steps=12")
     source = until(
         lambda: next((r for r in job.running().ranks if r.role == "source" and r.state == "done"), None),
-        60,
         "source is done",
     )
     os.kill(source.pid, signal.SIGKILL)
@@ -170,7 +170,7 @@ def test_a_fault_that_lasts_for_seconds_does_not_use_up_the_ladder(make_job: Mak
     status = job.running(10)
     gone.touch()
     os.kill(pids(status)["work/0"], signal.SIGKILL)
-    until(lambda: any(e["data"]["attempt"] == 5 for e in of_kind(job, "recovery_planned")), 60, "five attempts")
+    until(lambda: any(e["data"]["attempt"] == 5 for e in of_kind(job, "recovery_planned")), "five attempts")
     others = pids(job.running())
     (warning,) = job.running().warnings
     assert "work/0 waits" in warning
@@ -191,9 +191,9 @@ def test_an_agent_that_is_told_to_end_and_then_killed_costs_nothing_where_its_ra
     process = job.start(*SLOW)
     before = pids(status := job.running(10))
     os.kill(status.agents[0].pid, signal.SIGTERM)
-    until(lambda: of_kind(job, "drain_waiting"), 60, "there is no other node")
+    until(lambda: of_kind(job, "drain_waiting"), "there is no other node")
     os.kill(status.agents[0].pid, signal.SIGKILL)
-    until(lambda: of_kind(job, "drain_over"), 60, "its agent is there again")
+    until(lambda: of_kind(job, "drain_over"), "its agent is there again")
     assert pids(job.running()) == before
     assert "was told to end" in ended_well(job, process)
     assert not of_kind(job, "failure", "agent_lost", "recovery_planned")
@@ -207,7 +207,6 @@ def test_an_agent_that_is_killed_twice_in_a_row_comes_back(make_job: Make) -> No
     os.kill(first, signal.SIGKILL)
     second = until(
         lambda: next((e["data"]["pid"] for e in of_kind(job, "agent_up") if e["data"]["pid"] != first), 0),
-        30,
         "a new agent",
     )
     os.kill(second, signal.SIGKILL)
@@ -222,7 +221,6 @@ def test_a_rank_that_is_killed_while_it_is_brought_back_comes_back(make_job: Mak
     os.kill(before["work/0"], signal.SIGKILL)
     second = until(
         lambda: next((e["data"]["pid"] for e in of_kind(job, "rank_up") if e["data"]["generation"] == 1), 0),
-        30,
         "the rank's second process",
     )
     os.kill(second, signal.SIGKILL)
@@ -259,7 +257,7 @@ def test_a_job_can_be_watched_while_it_is_brought_back(make_job: Make) -> None:
     job = make_job(extra=LADDER)
     process = job.start(*ENDLESS)
     kill_all(job.running(5))
-    until(lambda: of_kind(job, "recovery_planned"), 60, "a recovery")
+    until(lambda: of_kind(job, "recovery_planned"), "a recovery")
     watcher = subprocess.Popen(job.command("attach", "squares"), cwd=job.folder, stdout=subprocess.PIPE, text=True)
     shown = job.cli("status", "squares", "--json")
     assert shown.returncode == 0, shown.stderr

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import msgspec
 import zmq
-from tests.e2e.harness import Job, until
+from tests.e2e.harness import Job
+from tests.waiting import until
 from zmq.utils.monitor import recv_monitor_message
 
 GARBAGE = [

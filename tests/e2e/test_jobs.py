@@ -13,7 +13,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.e2e.harness import Job, leftovers, until
+from tests.e2e.harness import Job, leftovers
+from tests.waiting import until
 
 Make = Callable[..., Job]
 
@@ -108,7 +109,7 @@ def test_ranks_that_end_with_their_agent_end_the_job_and_are_named(make_job: Mak
     os.kill(status.agents[0].pid, signal.SIGKILL)
     for rank in status.ranks:
         os.kill(rank.pid, signal.SIGKILL)
-    assert process.wait(60) == 1
+    assert process.wait() == 1
     failure = job.result()["failure"]
     assert failure["cause"] in ("agent_lost", "signal")
     assert failure["node"] == status.agents[0].node
@@ -119,7 +120,7 @@ def test_ctrl_c_ends_the_job_with_130(make_job: Make, backend: tuple[str, ...]) 
     process = job.start("steps=100000", "roles.work.options.kwargs.sleep=0.01")
     job.running(3)
     process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
+    assert process.wait() == 130
     assert job.result()["status"] == "interrupted"
 
 
@@ -128,7 +129,7 @@ def test_ctrl_c_while_the_job_starts_leaves_nothing(make_job: Make, backend: tup
     process = job.start("steps=100000")
     until(lambda: (job.run_dir / "control.json").exists() or process.poll() is not None)
     process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
+    assert process.wait() == 130
 
 
 def test_a_driver_that_is_killed_takes_its_job_with_it(make_job: Make, backend: tuple[str, ...]) -> None:
@@ -137,7 +138,7 @@ def test_a_driver_that_is_killed_takes_its_job_with_it(make_job: Make, backend: 
     job.running(3)
     process.kill()
     process.wait()
-    until(lambda: (job.run_dir / "result.json").exists(), 60, "the lease ends the job")
+    until(lambda: (job.run_dir / "result.json").exists(), "the lease ends the job")
     assert job.result()["status"] == "interrupted"
     assert "driver" in job.result()["message"]
 
@@ -163,7 +164,7 @@ def test_a_detached_job_can_be_seen_attached_to_and_stopped(make_job: Make, back
     stopped = job.cli("stop", "squares")
     assert stopped.returncode == 0, stopped.stderr
     watcher.stdout.read()
-    watcher.wait(60)
+    watcher.wait()
     assert job.result()["status"] == "interrupted"
     log = job.cli("logs", "squares", "work/1")
     assert log.returncode == 0
@@ -184,7 +185,7 @@ def test_processes_say_in_ps_what_they_are_of_which_job(make_job: Make) -> None:
 def test_jobs_run_side_by_side(make_job: Make, backend: tuple[str, ...]) -> None:
     jobs = [make_job(name, backend) for name in ("one", "two")]
     processes = [job.start("steps=200") for job in jobs]
-    assert [process.wait(90) for process in processes] == [0, 0]
+    assert [process.wait() for process in processes] == [0, 0]
     assert [job.result()["committed_steps"] for job in jobs] == [200, 200]
 
 
@@ -245,7 +246,7 @@ def test_a_child_that_user_code_started_is_gone_with_the_job(make_job: Make, bac
     failed = job.run("roles.work.options.kwargs.die_at=5")
     assert failed.returncode == 1
     assert job.ids()
-    until(lambda: not leftovers(job.ids()), 60, "the child is gone")
+    until(lambda: not leftovers(job.ids()), "the child is gone")
 
 
 def test_a_job_whose_roles_do_not_fit_starts_nothing(make_job: Make, backend: tuple[str, ...]) -> None:
@@ -287,6 +288,6 @@ def test_a_stopped_jobs_workloads_clean_up_after_themselves(make_job: Callable[.
     )
     job.start("--detach")
     log = job.run_dir / "logs" / "dawdler-0.log"
-    until(lambda: log.exists() and "begins" in log.read_text(), 60, "it computes")
+    until(lambda: log.exists() and "begins" in log.read_text(), "it computes")
     assert job.cli("stop", "squares").returncode == 0
     assert log.read_text().split("\n")[:3] == ["begins", "cleans up", "teardown"]

@@ -14,8 +14,9 @@ from typing import Any
 import psutil
 import pytest
 from tests.e2e.conftest import job_in
-from tests.e2e.harness import Job, until, whole_lines
+from tests.e2e.harness import Job, whole_lines
 from tests.e2e.ladder import ENDLESS, LADDER, SLOW, ended_well, launched, of_kind, pids, recovered
+from tests.waiting import until
 
 from rolemesh_durable.journal.sqlite import SQLITE_FILE
 
@@ -41,7 +42,7 @@ def test_a_job_with_its_journal_in_postgresql_survives_its_masters(make_job: Mak
     before = job.running(10)
     for times in (1, 2):
         os.kill(job.running().master_pid, signal.SIGKILL)
-        until(lambda times=times: len(of_kind(job, "master_recovered")) == times, 60, "another master")  # type: ignore[misc]
+        until(lambda times=times: len(of_kind(job, "master_recovered")) == times, "another master")  # type: ignore[misc]
     after = job.running()
     assert (after.epoch, pids(after)) == (3, pids(before))
     os.kill(after.master_pid, signal.SIGKILL)
@@ -62,13 +63,13 @@ def test_a_job_waits_for_the_server_of_its_journal_says_so_and_goes_on_when_it_i
     process = job.start(*SLOW)
     before = job.running(10)
     killed(postgres_server)
-    waiting = until(lambda: (job.status() or before).warnings, 60, "the master has noticed")
+    waiting = until(lambda: (job.status() or before).warnings, "the master has noticed")
     assert "the journal cannot be reached" in waiting[0]
     os.kill(before.master_pid, signal.SIGKILL)
     next_one = lambda: (status := job.status()) and status.state == "recovering" and status.warnings  # noqa: E731
-    until(next_one, 60, "the next master waits as well")
+    until(next_one, "the next master waits as well")
     postgres_server.ensure_postgres_running()
-    until(lambda: of_kind(job, "master_recovered"), 60, "the next master has taken over")
+    until(lambda: of_kind(job, "master_recovered"), "the next master has taken over")
     assert pids(job.running()) == pids(before)
     ended_well(job, process)
     assert launched(job) == []
@@ -142,7 +143,7 @@ def set_back(folder: Path) -> None:
     kept = {path: path.read_bytes() for path in folder.glob(f"{SQLITE_FILE}*") if not path.name.endswith("-shm")}
     newest = last_event(kept, folder.parent / "kept")
     os.kill(master, signal.SIGCONT)
-    until(lambda: whole_lines(folder / "events.jsonl")[-1]["seq"] > newest, 60, "more events")
+    until(lambda: whole_lines(folder / "events.jsonl")[-1]["seq"] > newest, "more events")
     os.kill(master, signal.SIGSTOP)
     for path, data in kept.items():
         path.write_bytes(data)
@@ -172,7 +173,7 @@ def test_a_master_does_not_go_on_from_a_damaged_journal_and_the_job_can_be_resum
 ) -> None:
     job = make_job(extra=LADDER)
     process = job.start(*ENDLESS)
-    until(lambda: of_kind(job, "persisted") if job.running() else [], 60, "a snapshot on disk")
+    until(lambda: of_kind(job, "persisted") if job.running() else [], "a snapshot on disk")
     status = job.running()
     os.kill(status.master_pid, signal.SIGSTOP)
     damage(job.run_dir)

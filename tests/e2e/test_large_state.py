@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 
 import pytest
-from tests.e2e.harness import Job, until
+from tests.e2e.harness import Job
+from tests.waiting import until
 
 Make = Callable[..., Job]
 
@@ -105,9 +106,9 @@ def test_a_rank_with_little_memory_does_not_wait_for_a_distant_snapshot(make_job
 def test_it_finishes_soon_when_it_is_to(make_job: Make) -> None:
     job = large(make_job)
     driver = job.start("steps=null")
-    until(lambda: len(job.metrics()) > 40 if (job.run_dir / "metrics.jsonl").exists() else False, 60, "forty steps")
+    until(lambda: len(job.metrics()) > 40 if (job.run_dir / "metrics.jsonl").exists() else False, "forty steps")
     began = time.monotonic()
     stopped = job.cli("stop", job.name, "--drain")
     assert stopped.returncode == 0, stopped.stdout + stopped.stderr
-    assert driver.wait(60) == 0
+    assert driver.wait() == 0
     assert time.monotonic() - began < 25, "what is granted, some seconds of steps, and a last snapshot"

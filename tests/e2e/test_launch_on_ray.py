@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.e2e.harness import until
 from tests.torchrun import judged
+from tests.waiting import until
 
 BIN = Path(sys.executable).parent
 TRAIN = """
@@ -60,7 +60,7 @@ def test_a_killed_worker_of_a_script_is_back_on_ray(tmp_path: Path, ray_address:
         [str(BIN / "rolemesh"), "launch", *flags, "train.py"],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    until(lambda: list((tmp_path / ".rolemesh/train/snapshots").glob("step-*/manifest*")), 100, "a checkpoint on disk")
+    until(lambda: list((tmp_path / ".rolemesh/train/snapshots").glob("step-*/manifest*")), "a checkpoint on disk")
     ranks = json.loads(cli("rolemesh", "status", "train", "--json"))["ranks"]
     assert len({rank["node"] for rank in ranks}) == 2, "one worker a node"
     (pid,) = [rank["pid"] for rank in ranks if rank["rank"] == 1]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.e2e.harness import Job, until
+from tests.e2e.harness import Job
 from tests.e2e.ladder import of_kind, total
+from tests.waiting import until
 
 from rolemesh_durable.control.client import ControlClient
 from rolemesh_durable.extensions.rehearsal.requests import InjectFault
@@ -23,10 +24,10 @@ def test_steps_of_a_quick_job_share_lines_and_count_once_whatever_dies(make_job:
     job = make_job(extra=LADDER)
     process = job.start(f"steps={STEPS}")
     job.running()
-    until(lambda: of_kind(job, "lines_cut"), 60, "lines get longer")
+    until(lambda: of_kind(job, "lines_cut"), "lines get longer")
     with ControlClient(job.run_dir) as client:
         client.ask(InjectFault("kill", "work/0"))
-    until(lambda: of_kind(job, "recovered"), 60, "the rank is back")
+    until(lambda: of_kind(job, "recovered"), "the rank is back")
     job.kill_process("master")
     out, _ = process.communicate()
     assert process.returncode == 0, out

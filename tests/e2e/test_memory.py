@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.e2e.harness import Job, until
+from tests.e2e.harness import Job
 from tests.e2e.ladder import ended_well, of_kind
+from tests.waiting import until
 
 from rolemesh_durable.control.client import ControlClient
 from rolemesh_durable.extensions.rehearsal.requests import InjectFault
@@ -72,9 +73,9 @@ def test_it_gets_more_where_it_is_and_then_where_there_is_more(make_job: Make, k
     job, process = hungry(make_job, "1x(cpu=4,memory_gb=0.4),1x(cpu=4,memory_gb=1)")
     job.running()
     if killed:  # the next master goes on with what the first has given
-        until(lambda: of_kind(job, "replanned"), 60, "more memory")
+        until(lambda: of_kind(job, "replanned"), "more memory")
         job.kill_process("master")
-    until(lambda: given(job) == [0.2, 0.4] and is_over(job), 60, "twice more memory")
+    until(lambda: given(job) == [0.2, 0.4] and is_over(job), "twice more memory")
     status = job.running()
     assert status.resources == {"work": {"cpu": 0.1, "gpu": 0.0, "memory_gb": 0.4}}
     assert {rank.node for rank in status.ranks if rank.role == "work"} == {"node-0", "node-1"}
@@ -82,7 +83,7 @@ def test_it_gets_more_where_it_is_and_then_where_there_is_more(make_job: Make, k
     if killed:  # and gives a rank that fails for another reason no less
         with ControlClient(job.run_dir) as client:
             client.ask(InjectFault("kill", "work/0"))
-        until(lambda: of_kind(job, "recovered")[-1]["data"]["level"] == "process", 60, "recovered again")
+        until(lambda: of_kind(job, "recovered")[-1]["data"]["level"] == "process", "recovered again")
     ended_well(job, process, 300)
     assert given(job) == [0.2, 0.4]
     assert status.epoch == 1 + killed
@@ -111,7 +112,7 @@ def test_beyond_its_limit_and_the_nodes_the_next_level_is_asked(
 def test_on_ray_it_is_reserved(make_job: Make, ray_address: str) -> None:
     job, process = hungry(make_job, "", ray_address=ray_address)
     job.running()
-    until(lambda: given(job) == [0.2, 0.4] and is_over(job), 60, "twice more memory")
+    until(lambda: given(job) == [0.2, 0.4] and is_over(job), "twice more memory")
     bundles = [bundle for table in placement_groups(job.name).values() for bundle in table["bundles"].values()]
     assert sum(bundle.get("memory", 0.0) for bundle in bundles) == pytest.approx(2 * 0.4e9, rel=0.01)
     ended_well(job, process, 300)

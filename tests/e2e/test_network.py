@@ -13,8 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.e2e.harness import Job, until
+from tests.e2e.harness import Job
 from tests.e2e.ladder import of_kind
+from tests.waiting import until
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -101,7 +102,7 @@ class Host:
         for pid in self.pids():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        until(lambda: not self.pids(), 10, f"nothing runs in {self.name}")
+        until(lambda: not self.pids(), f"nothing runs in {self.name}")
         ip("netns", "del", self.name)
 
 
@@ -202,7 +203,7 @@ def test_values_cross_from_host_to_host_and_nobody_on_the_wire_can_read_them(
     clear = b"in the clear: " + MARK
     speak = f"import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto({clear!r}, ({OTHER!r}, 9))"
     subprocess.run(hosts[0].inside(sys.executable, "-c", speak), check=True)
-    until(lambda: clear in heard.read_bytes(), 20, "the listener hears what is not encrypted")
+    until(lambda: clear in heard.read_bytes(), "the listener hears what is not encrypted")
     wire = heard.read_bytes()
     assert len(wire) > marks * len(MARK), "all values went over this wire"
     assert MARK not in wire.replace(clear, b"")

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from tests.e2e.harness import Job, nothing_is_left, until
+from tests.e2e.harness import Job, nothing_is_left
+from tests.waiting import until
 
 from rolemesh import Batch, RankContext
 from rolemesh_embeddings import Embeddings
@@ -93,9 +94,9 @@ def test_each_click_is_learned_from_once_though_trainer_source_and_broker_are_ki
 @pytest.mark.soak
 def test_a_job_that_was_drained_and_resumed_has_each_click_once(online: Any) -> None:
     job, driver = online(20_000, 3000)
-    until(lambda: job.seen() > 6000, 60, "some clicks")
+    until(lambda: job.seen() > 6000, "some clicks")
     assert job.cli("stop", "--drain", "online").returncode == 0
-    assert driver.wait(60) == 0
+    assert driver.wait() == 0
     assert 6000 < job.sums()["seen"] < 20_000
     driver = job.start("--resume", "online")
     out, _ = driver.communicate()
@@ -172,7 +173,7 @@ def test_a_million_clicks_are_exact_under_thirty_kills(online: Any, kind: str) -
     job, driver = online(events, 5000, kind=kind)
     for number in range(30):
         due = events * (number + 1) // 32
-        until(lambda due=due: job.seen() >= due, 120, f"{due} events")  # type: ignore[misc]
+        until(lambda due=due: job.seen() >= due, f"{due} events")  # type: ignore[misc]
         target = targets[number % len(targets)]
         job.kill(target, away_s=rng.uniform(0, 3))
     out, _ = driver.communicate()

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.harness import Job, nothing_is_left, one_engine, until
+from tests.e2e.harness import Job, nothing_is_left, one_engine
+from tests.waiting import until
 
 OWN = '''
 import atexit
@@ -207,7 +208,7 @@ def test_exit_handlers_of_observers_run_in_the_master_on_ray(own: Callable[..., 
     done = job.run()
     assert done.returncode == 0, done.stdout + done.stderr
     for name in ("handled", "finalized"):
-        until((job.folder / name).exists, 60, f"{name} is there")
+        until((job.folder / name).exists, f"{name} is there")
 
 
 @pytest.mark.soak  # plugins/commands/launch/tests/test_track.py looks at the same

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.conftest import job_in
-from tests.e2e.harness import ROLES, Job, leftovers, until
+from tests.e2e.harness import ROLES, Job, leftovers
 from tests.e2e.stranger import Stranger
+from tests.waiting import until
 
 OBSERVER = """
 import os
@@ -55,10 +56,10 @@ def watched_by(tmp_path: Path, body: str, extra: str, monkeypatch: pytest.Monkey
         for process in job.started:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
-                process.wait(60)
+                process.wait()
             if process.stdout is not None:
                 process.stdout.close()
-        until(lambda: not leftovers(job.ids()), 60, "nothing is left of the job")
+        until(lambda: not leftovers(job.ids()), "nothing is left of the job")
 
 
 @pytest.mark.soak
@@ -73,13 +74,13 @@ def test_a_slow_observer_costs_no_shared_memory(tmp_path: Path, monkeypatch: pyt
         process = job.start("steps=100000")
         job.running(200)
         before = logs_of(job)
-        job.running(1000, timeout_s=200)
+        job.running(1000)
         # 800 steps' lines of two ranks are 16 MB; if the observer held them they would stay, 1024 steps of them. A busy
         # machine writes them some time after the ranks have gone on.
-        until(lambda: logs_of(job) - before < 8 << 20, 60, "the lines are published while the observer is slow")
+        until(lambda: logs_of(job) - before < 8 << 20, "the lines are published while the observer is slow")
         slow.unlink()
         assert job.cli("stop", "watched").returncode == 0
-        process.wait(60)
+        process.wait()
 
     assert (tmp_path / "told").read_text().endswith("ended\n")
 
@@ -119,20 +120,20 @@ def test_a_full_disk_holds_what_is_told_and_loses_no_line(tmp_path: Path, small_
         with (small_disk / "filler").open("wb", buffering=0) as filler, suppress(OSError):
             while True:
                 filler.write(b"x" * 4096)
-        held = until(lambda: (s := job.status()) and any("No space" in w for w in s.warnings) and s, 60, "it is said")
+        held = until(lambda: (s := job.status()) and any("No space" in w for w in s.warnings) and s, "it is said")
         far = job.running(held.committed + 50).committed
         assert job.cli("stop", "full", "--no-wait").returncode == 0
-        until(lambda: (s := job.status()) and s.state != "running", 60, "it stops")
+        until(lambda: (s := job.status()) and s.state != "running", "it stops")
         (small_disk / "filler").unlink()
-        process.wait(60)
+        process.wait()
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
-            process.wait(60)
+            process.wait()
     assert process.stdout is not None
     process.stdout.close()
     steps = [line["step"] for line in job.metrics()]
     assert steps == list(range(len(steps)))
     assert steps[-1] >= far
     assert [event["seq"] for event in job.events()] == list(range(1, len(job.events()) + 1))
-    until(lambda: not leftovers(job.ids()), 60, "nothing is left of the job")
+    until(lambda: not leftovers(job.ids()), "nothing is left of the job")

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.e2e.harness import Job, until
+from tests.e2e.harness import Job
+from tests.waiting import until
 
 pytestmark = pytest.mark.ray
 
@@ -35,7 +36,7 @@ def test_a_killed_driver_takes_its_own_ray_and_the_job_along(make_job: Make) -> 
     pids = [status.master_pid, *(agent.pid for agent in status.agents), *(rank.pid for rank in status.ranks)]
     process.kill()
     process.wait()
-    until(lambda: not [pid for pid in pids if alive(pid)], 60, "master, agents and ranks are gone")
+    until(lambda: not [pid for pid in pids if alive(pid)], "master, agents and ranks are gone")
 
 
 @pytest.mark.soak
@@ -44,7 +45,7 @@ def test_a_signal_to_the_drivers_process_group_ends_the_job_before_its_own_ray(m
     process = job.start(*SLOW)
     job.running(3)
     os.killpg(process.pid, signal.SIGTERM)
-    assert process.wait(60) == 130
+    assert process.wait() == 130
     assert job.result()["status"] == "interrupted"
 
 
@@ -55,7 +56,7 @@ def test_sigterm_ends_a_job_in_good_order_although_ray_has_a_handler_of_its_own(
     process = job.start(*SLOW)
     job.running(3)
     process.terminate()
-    assert process.wait(60) == 130
+    assert process.wait() == 130
     assert job.result()["message"] == "interrupted by Ctrl-C"
 
 
@@ -75,7 +76,7 @@ def test_a_detached_job_keeps_its_own_ray_until_it_ends(make_job: Make) -> None:
     assert (job.run_dir / "logs" / "driver.log").exists()
     assert job.cli("stop", "squares").returncode == 0
     assert job.result()["status"] == "interrupted"
-    until(lambda: not alive(status.master_pid), 60, "the master is gone")
+    until(lambda: not alive(status.master_pid), "the master is gone")
 
 
 @pytest.mark.soak
@@ -88,7 +89,7 @@ def test_a_name_is_in_use_on_the_whole_cluster_and_free_after_the_end(make_job: 
     assert refused.returncode == 2
     assert "same" in refused.stderr
     process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
+    assert process.wait() == 130
     assert other.run("name=same").returncode == 0
 
 
@@ -110,7 +111,7 @@ def test_a_lost_node_ends_the_job_and_is_named(make_job: Make, ray_cluster: Any)
     doomed = next(rank for rank in status.ranks if rank.role == "sink")
     assert len(status.agents) == 2
     ray_cluster.remove_node(node, allow_graceful=False)
-    assert process.wait(60) == 1
+    assert process.wait() == 1
     failure = job.result()["failure"]
     assert failure["cause"] in ("agent_lost", "node_lost")
     assert failure["node"] == doomed.node

@@ -18,8 +18,9 @@ import pytest
 import ray
 from ray._raylet import GcsClient
 from tests.e2e.conftest import job_in
-from tests.e2e.harness import Job, until
+from tests.e2e.harness import Job
 from tests.e2e.ladder import ENDLESS, SLOW, STEPS, ended_well, launched, of_kind, pids, recovered
+from tests.waiting import until
 
 from rolemesh.api.observer import JobStatus
 from rolemesh_ray.names import agent_actors, master_actor
@@ -113,11 +114,11 @@ def test_a_node_that_leaves_with_notice_costs_no_step(on_ray: Job, away: AwayNod
     else:
         done = on_ray.cli("drain", on_ray.name, node[:10])
         assert done.returncode == 0, done.stdout + done.stderr
-    until(lambda: of_kind(on_ray, "drained"), 60, "drained")
+    until(lambda: of_kind(on_ray, "drained"), "drained")
     after = on_ray.running()
     assert node_of(after, "sink") != node
     assert {name for name, pid in pids(before).items() if pids(after)[name] != pid} == {"sink/0"}
-    until(lambda: of_kind(on_ray, "agent_left"), 60, "its agent ends")
+    until(lambda: of_kind(on_ray, "agent_left"), "its agent ends")
     away.lose(node)
     assert on_ray.cli("stop", on_ray.name, "--drain").returncode == 0
     ended_well(on_ray, process, int(on_ray.result()["committed_steps"]))
@@ -137,11 +138,11 @@ def test_a_spot_node_is_left_for_one_that_comes_after_the_notice(on_ray: Job, aw
     preempted, deadline_ms = 2, int((time.time() + 120) * 1e3)
     told, why = GcsClient(ray.get_runtime_context().gcs_address).drain_node(node, preempted, "spot", deadline_ms)
     assert told, why
-    until(lambda: of_kind(on_ray, "drain_waiting"), 60, "no room yet")
+    until(lambda: of_kind(on_ray, "drain_waiting"), "no room yet")
     at = on_ray.running().committed
     on_ray.running(at + 20)  # it goes on where it is meanwhile
     away.have(2)
-    until(lambda: of_kind(on_ray, "drained"), 60, "drained")
+    until(lambda: of_kind(on_ray, "drained"), "drained")
     assert node_of(on_ray.running(), "sink") in set(away.nodes) - {node}
     away.lose(node)
     assert on_ray.cli("stop", on_ray.name, "--drain").returncode == 0
@@ -187,7 +188,7 @@ def test_without_a_replica_a_lost_node_takes_the_whole_job_back_to_the_disk(
 ) -> None:
     away.have(2)
     process = on_ray.start(*SLOW, ON_AWAY, "engine.options.snapshots.replicas=0")
-    until(lambda: of_kind(on_ray, "persisted") if on_ray.running() else [], 60, "a snapshot on disk")
+    until(lambda: of_kind(on_ray, "persisted") if on_ray.running() else [], "a snapshot on disk")
     away.lose(node_of(on_ray.running(), "sink"))
     out = ended_well(on_ray, process)
     as_undisturbed(on_ray, undisturbed)
@@ -207,7 +208,7 @@ def test_a_job_without_a_free_place_says_so_within_five_seconds_and_continues_wh
     process = on_ray.start(*SLOW, ON_AWAY, IN_MEMORY_ONLY)
     before = on_ray.running(20)
     lost_at = away.lose(node_of(before, "sink"))
-    (waiting,) = until(lambda: of_kind(on_ray, "waiting_for_nodes"), 60, "the job says what is missing")
+    (waiting,) = until(lambda: of_kind(on_ray, "waiting_for_nodes"), "the job says what is missing")
     assert waiting["time"] - lost_at < 5.0
     assert "sink/0" in waiting["data"]["missing"]
     assert "away" in waiting["data"]["missing"]
@@ -291,7 +292,7 @@ def test_a_scaler_takes_the_room_of_a_node_that_comes_and_shrink_does_without_it
     before = on_ray.running(5)
     assert len([rank for rank in before.ranks if rank.role == "work"]) == 1
     away.have(2)
-    until(lambda: of_kind(on_ray, "resized"), 60, "it has grown")
+    until(lambda: of_kind(on_ray, "resized"), "it has grown")
     grown = on_ray.running()
     assert {rank.node for rank in grown.ranks if rank.role == "work"} == set(away.nodes)
     assert [reserved(node) for node in away.nodes] == [1.0, 1.0]
@@ -299,7 +300,7 @@ def test_a_scaler_takes_the_room_of_a_node_that_comes_and_shrink_does_without_it
     others = {name for name in pids(before) if not name.startswith("work/")}
     assert {pids(grown)[name] for name in others} == {pids(before)[name] for name in others}
     away.lose(node_of(before, "work"))
-    until(lambda: "shrink" in [each["data"]["level"] for each in of_kind(on_ray, "recovered")], 60, "it has shrunk")
+    until(lambda: "shrink" in [each["data"]["level"] for each in of_kind(on_ray, "recovered")], "it has shrunk")
     shrunk = on_ray.running()
     assert [rank.node for rank in shrunk.ranks if rank.role == "work"] == list(away.nodes)
     assert shrunk.epoch == before.epoch, "no other master"
@@ -320,7 +321,7 @@ def test_resources_of_other_jobs_are_no_room_to_grow(on_ray: Job, away: AwayNode
     refused = on_ray.cli("scale", on_ray.name, "work=2")
     assert (refused.returncode, "there is no room" in refused.stderr) == (2, True), refused.stdout + refused.stderr
     ray.kill(neighbour)
-    until(lambda: of_kind(on_ray, "resized"), 60, "its command sees that there is room")
+    until(lambda: of_kind(on_ray, "resized"), "its command sees that there is room")
     assert [reserved(node) for node in away.nodes] == [1.0, 1.0]
     assert on_ray.cli("stop", on_ray.name, "--drain").returncode == 0
     ended_well(on_ray, process, int(on_ray.result()["committed_steps"]))
@@ -367,7 +368,7 @@ def test_a_killed_master_actor_costs_no_rank(on_ray: Job, undisturbed: str) -> N
         held.append(is_held(on_ray.run_dir))
         return bool(of_kind(on_ray, "master_recovered"))
 
-    until(recovered, 60, "another master")
+    until(recovered, "another master")
     assert all(held)  # between two masters the agents hold the run's folder
     after = on_ray.running()
     assert (after.epoch, pids(after)) == (2, pids(before))
@@ -411,12 +412,12 @@ def test_the_masters_node_may_go(on_ray: Job, away: AwayNodes, undisturbed: str)
     assert 0 < len(elsewhere) < len(before.ranks)
     assert master_node("squares") == lost
     away.lose(lost)
-    until(lambda: of_kind(on_ray, "master_recovered"), 60, "another master")
+    until(lambda: of_kind(on_ray, "master_recovered"), "another master")
     after = on_ray.running()
     assert master_node("squares") != lost
     assert after.epoch == 2
     assert {name: pids(after)[name] for name in elsewhere} == {name: pids(before)[name] for name in elsewhere}
-    until(lambda: (on_ray.run_dir / "result.json").exists(), 90, "the job ends")
+    until(lambda: (on_ray.run_dir / "result.json").exists(), "the job ends")
     as_undisturbed(on_ray, undisturbed)
     assert on_ray.result()["status"] == "done"
     assert [line["step"] for line in on_ray.metrics()] == list(range(STEPS))
@@ -445,8 +446,8 @@ def test_a_master_or_an_agent_that_takes_long_to_come_back_costs_no_rank(
     time.sleep(16.0)
     assert masters == [] or job.status() is None
     closed.unlink()
-    until(lambda: of_kind(job, "master_recovered") or not masters, 60, "another master")
-    until(lambda: len(of_kind(job, "agent_up")) > 1 or not agents, 60, "another agent")
+    until(lambda: of_kind(job, "master_recovered") or not masters, "another master")
+    until(lambda: len(of_kind(job, "agent_up")) > 1 or not agents, "another agent")
     after = job.running()
     assert pids(after) == pids(before)
     said = ended_well(job, process)
@@ -482,13 +483,13 @@ def test_a_node_that_is_lost_while_its_agent_starts_is_left_at_once(
         away.lose(lost)
     else:
         os.kill(next(agent.pid for agent in before.agents if agent.node == lost), signal.SIGKILL)
-    until(lambda: len(of_kind(on_ray, "agent_started")) > len(asked), 60, "an agent starts")
+    until(lambda: len(of_kind(on_ray, "agent_started")) > len(asked), "an agent starts")
     starts = of_kind(on_ray, "agent_started")[-1]["data"]
     assert (starts["node"] != lost) == (whose == "a rank that moves")
     if master_too:
         os.kill(before.master_pid, signal.SIGKILL)
     away.lose(starts["node"])
-    until(lambda: [e for e in of_kind(on_ray, "agent_lost") if e["data"]["node"] == starts["node"]], 60, "its loss")
+    until(lambda: [e for e in of_kind(on_ray, "agent_lost") if e["data"]["node"] == starts["node"]], "its loss")
     assert sum(e["data"]["agent"] == starts["agent"] for e in of_kind(on_ray, "agent_up")) == starts["incarnation"] - 1
     closed.unlink()
     ended_well(on_ray, process)
@@ -529,7 +530,7 @@ def test_a_killed_agent_actor_costs_no_rank(on_ray: Job, away: AwayNodes, undist
     os.kill(agent.pid, signal.SIGKILL)
     killed = time.time()
     ups = [event["time"] for event in of_kind(on_ray, "agent_up")]
-    until(lambda: len(of_kind(on_ray, "agent_up")) > len(ups), 60, "a new agent")
+    until(lambda: len(of_kind(on_ray, "agent_up")) > len(ups), "a new agent")
     took = max(event["time"] for event in of_kind(on_ray, "agent_up")) - killed
     print(f"under control after {took:.3f} s")
     ended_well(on_ray, process)
@@ -547,7 +548,7 @@ def test_an_agent_actor_that_ray_kills_costs_no_rank(on_ray: Job, undisturbed: s
     before = on_ray.running(20)
     handle = next(iter(agent_actors("squares").values()))
     ray.kill(handle)
-    until(lambda: len(of_kind(on_ray, "agent_up")) > len(before.agents), 60, "a new agent")
+    until(lambda: len(of_kind(on_ray, "agent_up")) > len(before.agents), "a new agent")
     ended_well(on_ray, process)
     as_undisturbed(on_ray, undisturbed)
     assert on_ray.result()["recoveries"] == []

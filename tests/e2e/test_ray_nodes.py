@@ -11,8 +11,9 @@ import psutil
 import pytest
 import ray
 import zmq
-from tests.e2e.harness import Job, until
+from tests.e2e.harness import Job
 from tests.e2e.ladder import of_kind
+from tests.waiting import until
 
 pytestmark = pytest.mark.ray
 
@@ -136,7 +137,7 @@ def test_halves_of_a_device_are_of_one_that_nobody_else_holds(job: Job, racks: d
     assert found["work", 0][0] in {"0", "1", "2"} - {taken}
     assert ray._private.state.state.available_resources_per_node()[node]["GPU"] == 1.0
     assert job.cli("stop", "squares").returncode == 0
-    process.wait(60)
+    process.wait()
     ray.kill(neighbour)
 
 
@@ -177,9 +178,9 @@ def test_nodes_talk_over_tcp_and_a_peer_without_the_key_is_refused_and_counted(j
                     stranger.curve_publickey, stranger.curve_secretkey = keys
                 stranger.connect(f"tcp://{host}:{port}")
                 stranger.send(b"a frame that would end a rank that reads it")
-                until(lambda n=told: counted(job) >= n, 60, f"{told} connections are refused")
+                until(lambda n=told: counted(job) >= n, f"{told} connections are refused")
     assert job.cli("stop", "squares").returncode == 0
-    assert process.wait(60) == 130 or process.returncode == 0
+    assert process.wait() == 130 or process.returncode == 0
     assert job.result()["refused_connections"] >= 2
     assert of_kind(job, "failure") == []
     assert "has refused" in (process.stdout.read() if process.stdout else "")

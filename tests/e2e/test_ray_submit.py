@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.harness import Job, until
+from tests.e2e.harness import Job
+from tests.waiting import until
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -63,11 +64,11 @@ class Head:
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
     running = Head(tmp_path_factory.mktemp("head") / "ray.log")
     try:
-        until(running.ready, 90, "Ray takes jobs")
+        until(running.ready, "Ray takes jobs")
         yield running
     finally:
         running.process.send_signal(signal.SIGTERM)
-        running.process.wait(60)
+        running.process.wait()
 
 
 def where(job: Job) -> tuple[str, str]:

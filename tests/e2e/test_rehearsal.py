@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from tests.e2e.conftest import job_in
-from tests.e2e.harness import Job, leftovers, until
+from tests.e2e.harness import Job, leftovers
+from tests.waiting import until
 
 HELLO = Path(__file__).resolve().parents[2] / "examples" / "hello" / "job.yaml"
 LADDER = "failover=[{use: process},{use: job}]"
@@ -27,7 +28,7 @@ def rehearse(folder: Path, name: str, *args: str, job: Path = HELLO) -> tuple[Jo
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found = Job(folder, name, ())
-    until(lambda: not leftovers(found.ids()), 15, "nothing is left of the job")
+    until(lambda: not leftovers(found.ids()), "nothing is left of the job")
     return found, done.stdout
 
 
@@ -61,14 +62,14 @@ def test_a_rehearsal_reports_a_target_that_it_cannot_hit(tmp_path: Path) -> None
     text = (job.folder / "job.yaml").read_text().replace("steps: 20\n", "")
     (job.folder / "job.yaml").write_text(text)
     process = job.start("--chaos", "kills=2,seed=1,targets=master")
-    until(lambda: (job.run_dir / "events.jsonl").exists() and job.status(), 60, "the job runs")
+    until(lambda: (job.run_dir / "events.jsonl").exists() and job.status(), "the job runs")
     job.cli("stop", "ends")
     assert process.stdout is not None
     said = process.stdout.read()
-    assert process.wait(60) == 130, said
+    assert process.wait() == 130, said
     assert "of 2 failures injected" in said
     process.stdout.close()
-    until(lambda: not leftovers(job.ids()), 15, "nothing is left of the job")
+    until(lambda: not leftovers(job.ids()), "nothing is left of the job")
 
 
 @pytest.mark.soak

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.e2e.harness import Job, until
+from tests.e2e.harness import Job
 from tests.e2e.ladder import LADDER, ended_well, of_kind, pids
+from tests.waiting import until
 
 from rolemesh_durable.control.client import ControlClient, RefusedError
 from rolemesh_durable.extensions.relayout.requests import ResizeJob, ResizeRequest
@@ -35,7 +36,7 @@ def scaled(job: Job, **sizes: int) -> dict[str, int]:
     before = len(of_kind(job, "resized"))
     with ControlClient(job.run_dir) as client:
         client.ask(ResizeJob(sizes, "the test"))
-    until(lambda: len(of_kind(job, "resized", "resize_refused")) > before, 90, f"{sizes}")
+    until(lambda: len(of_kind(job, "resized", "resize_refused")) > before, f"{sizes}")
     assert not of_kind(job, "resize_refused")
     status = job.running()
     counts = Counter(rank.role for rank in status.ranks)
@@ -84,9 +85,9 @@ def test_any_process_may_be_killed_while_a_role_is_resized(
     job.running(3)
     with ControlClient(job.run_dir) as client:
         client.ask(ResizeJob({"work": 4}, "the test"))
-        until(lambda: of_kind(job, moment), 30, moment)
+        until(lambda: of_kind(job, moment), moment)
         job.kill_process(target)
-    until(lambda: of_kind(job, "resized"), 60, "resized")
+    until(lambda: of_kind(job, "resized"), "resized")
     assert Counter(rank.role for rank in job.running().ranks)["work"] == 4
     ended_well(job, process, drained(job))
 
@@ -200,14 +201,14 @@ def test_ranks_that_a_role_gets_later_do_not_come_to_a_banned_node(make_job: Cal
     ranks = {f"{rank.role}/{rank.rank}": rank for rank in job.running(3).ranks}
     banned = ranks["work/0"].node
     os.kill(ranks["work/0"].pid, signal.SIGKILL)
-    until(lambda: of_kind(job, "recovered"), 60, "its ranks are elsewhere")
+    until(lambda: of_kind(job, "recovered"), "its ranks are elsewhere")
     scaled(job, work=3)
     status = job.running()
     assert banned not in {rank.node for rank in status.ranks}
     assert any(f"no rank is placed on node {banned} for another" in text for text in status.warnings)
     with ControlClient(job.run_dir) as client:
         client.ask(ResizeJob({"work": 5}, "the test"))
-    until(lambda: of_kind(job, "resize_refused"), 60, "there is room on the banned node only")
+    until(lambda: of_kind(job, "resize_refused"), "there is room on the banned node only")
     drained(job)
     out, _ = process.communicate()
     assert process.returncode == 0, out

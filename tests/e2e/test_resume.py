@@ -15,8 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.e2e.conftest import job_in
-from tests.e2e.harness import Job, until
+from tests.e2e.harness import Job
 from tests.e2e.ladder import LADDER, launched, of_kind, pids, recovered, total
+from tests.waiting import until
 
 from rolemesh_checkpoint import disk
 from rolemesh_durable.control.client import ControlClient
@@ -87,7 +88,7 @@ def test_a_job_that_was_stopped_goes_on(
 ) -> None:
     job = make_job(extra=LADDER)
     process = job.start(f"steps={STEPS}", *SLOWER)
-    until(lambda: of_kind(job, "persisted") if job.running() else [], 60, "a snapshot on disk")
+    until(lambda: of_kind(job, "persisted") if job.running() else [], "a snapshot on disk")
     assert job.cli("stop", "squares", *how).returncode == 0
     process.communicate()
     assert job.result()["status"] == status
@@ -113,14 +114,14 @@ def test_a_job_that_failed_goes_on_when_its_mistake_is_corrected(make_job: Make,
 def test_a_job_whose_processes_were_all_killed_goes_on(make_job: Make, undisturbed: str) -> None:
     job = make_job(extra=LADDER)
     process = job.start(f"steps={STEPS}", *SLOW)
-    until(lambda: of_kind(job, "persisted") if job.running() else [], 60, "a snapshot on disk")
+    until(lambda: of_kind(job, "persisted") if job.running() else [], "a snapshot on disk")
     status = job.running()
     supervisor = psutil.Process(status.master_pid).ppid()
     process.kill()
     os.kill(supervisor, signal.SIGKILL)
     process.communicate()
     gone = [status.master_pid, *pids(status).values(), *(agent.pid for agent in status.agents)]
-    until(lambda: not any(map(psutil.pid_exists, gone)), 60, "every process is gone")
+    until(lambda: not any(map(psutil.pid_exists, gone)), "every process is gone")
     assert not (job.run_dir / "result.json").exists()
     goes_on(job, undisturbed, newest(job))
 
@@ -294,13 +295,13 @@ def test_a_job_that_goes_back_to_the_disk_passes_a_damaged_snapshot_over(make_jo
     process = job.start(f"steps={STEPS}", *held, "failover=[{use: job}]")
     source = pids(job.running())["source/0"]
     # How ever slow the disk is: of the snapshots that wait for it a rank keeps those of steps 9 and 19 (`outlasting`).
-    until(lambda: 9 in steps_on_disk(job), 60, "the snapshot of step 9 is on disk")
+    until(lambda: 9 in steps_on_disk(job), "the snapshot of step 9 is on disk")
     holds[0].unlink()
-    until(lambda: 19 in steps_on_disk(job), 60, "the snapshot of step 19 is on disk")
+    until(lambda: 19 in steps_on_disk(job), "the snapshot of step 19 is on disk")
     before = steps_on_disk(job)[-2]
     flipped(disk.step_folder(job.run_dir, 19) / SINK)
     os.kill(source, signal.SIGKILL)
-    until(lambda: of_kind(job, "rolled_back"), 60, "the job goes back")
+    until(lambda: of_kind(job, "rolled_back"), "the job goes back")
     holds[1].unlink()  # until here no newer snapshot than that of step 19 could come to disk
     out, _ = process.communicate()
     assert process.returncode == 0, out
@@ -324,13 +325,13 @@ def test_a_rank_may_start_again_after_the_origin_of_its_job_is_gone(make_job: Ma
     ladder = "failover=[{use: process, options: {max_attempts: 1}}, {use: job}]"
     process = job.start("steps=400", *SLOW, ladder)
     running = pids(job.running())
-    until(lambda: of_kind(job, "persisted"), 60, "a snapshot on disk")
+    until(lambda: of_kind(job, "persisted"), "a snapshot on disk")
     os.kill(running["work/0"], signal.SIGKILL)
     os.kill(pids(recovered(job))["work/0"], signal.SIGKILL)
     recovered(job, 2)
     (back,) = of_kind(job, "rolled_back")
     origin = disk.step_folder(job.run_dir, back["data"]["step"])
-    until(lambda: not origin.exists(), 60, "newer snapshots have taken its place")
+    until(lambda: not origin.exists(), "newer snapshots have taken its place")
     os.kill(pids(job.running())["sink/0"], signal.SIGKILL)
     recovered(job, 3)
     assert [event["data"]["level"] for event in of_kind(job, "recovered")] == ["process", "job", "process"]
@@ -399,7 +400,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[Job], Path]]:
 
     def mount(job: Job) -> Path:
         folder = disk.snapshots_folder(job.run_dir)
-        until(job.run_dir.is_dir, 60, "the run's folder")
+        until(job.run_dir.is_dir, "the run's folder")
         folder.mkdir(exist_ok=True)
         done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)], capture_output=True)
         if done.returncode:
@@ -424,13 +425,13 @@ def test_a_full_disk_does_not_stop_the_job_is_told_and_over_when_there_is_room(
     process = job.start(f"steps={STEPS}", *SLOW, "engine.options.grant=8")
     ballast = small_disk(job)
     job.running()
-    (trouble, *_) = until(lambda: of_kind(job, "snapshot_warning"), 60, "the full disk is told")
+    (trouble, *_) = until(lambda: of_kind(job, "snapshot_warning"), "the full disk is told")
     assert os.strerror(errno.ENOSPC) in trouble["data"]["message"]
     assert str(disk.snapshots_folder(job.run_dir)) in trouble["data"]["message"]
     at = job.running().committed
     job.running(at + 5)
     ballast.unlink()
-    until(lambda: of_kind(job, "snapshot_warning_over"), 60, "there is room")
+    until(lambda: of_kind(job, "snapshot_warning_over"), "there is room")
     out, _ = process.communicate()
     assert process.returncode == 0, out
     assert f"warning: {trouble['data']['message']}" in out

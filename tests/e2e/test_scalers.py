@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from tests.e2e.harness import Job, until
+from tests.e2e.harness import Job
 from tests.e2e.ladder import LADDER, ended_well, of_kind, pids
+from tests.waiting import until
 
 from rolemesh_durable.control.client import ControlClient
 from rolemesh_durable.extensions.rehearsal.requests import InjectFault
@@ -35,8 +36,8 @@ def test_a_slow_consumer_gets_more_ranks_and_the_result_is_exact(make_job: Make)
         job.running(1)
         first = pids(job.running(1))
         client.ask(ResizeJob({"work": 1}, "the test"))
-        until(lambda: of_kind(job, "resized"), 60, "one rank")
-        until(lambda: len(of_kind(job, "resized")) > 1, 60, "two ranks")
+        until(lambda: of_kind(job, "resized"), "one rank")
+        until(lambda: len(of_kind(job, "resized")) > 1, "two ranks")
     now = pids(job.running())
     assert Counter(who.partition("/")[0] for who in now)["work"] == 2
     assert {who: now[who] for who in ("source/0", "sink/0")} == {who: first[who] for who in ("source/0", "sink/0")}
@@ -77,16 +78,16 @@ def test_a_role_that_has_lost_a_node_goes_on_with_fewer_ranks_under_the_same_mas
     with ControlClient(job.run_dir) as client:
         client.ask(InjectFault("kill", f"node:{home}"))
         if killed and killed != "replanned":
-            until(lambda: of_kind(job, killed), 60, killed)
+            until(lambda: of_kind(job, killed), killed)
             job.kill_process("master")
-    until(lambda: [each for each in of_kind(job, "recovered") if each["data"]["level"] == "shrink"], 60, "recovered")
+    until(lambda: [each for each in of_kind(job, "recovered") if each["data"]["level"] == "shrink"], "recovered")
     now = job.running()
     assert {rank.node for rank in now.ranks} == {rank.node for rank in status.ranks} - {home}
     assert Counter(rank.role for rank in now.ranks) == {"source": 1, "work": 2, "sink": 1}
     if killed == "replanned":  # what is left loses a node, too
         with ControlClient(job.run_dir) as client:
             client.ask(InjectFault("kill", f"node:{now.ranks[0].node}"))
-        until(lambda: len(of_kind(job, "recovered")) > 1, 60, "recovered again")
+        until(lambda: len(of_kind(job, "recovered")) > 1, "recovered again")
         assert Counter(rank.role for rank in job.running().ranks) == {"source": 1, "work": 1, "sink": 1}
     ended_well(job, process, drained(job))
     assert job.result()["lost_nodes"][0] == home
@@ -119,7 +120,7 @@ def test_a_scaler_of_ones_own_resizes_again_and_again_while_others_are_killed(ma
     )
     job.running(1)
     for times, target in enumerate(("master", "source/0", "agent:node0", "sink/0", "master", "work/0"), 1):
-        until(lambda times=times: len(of_kind(job, "resized")) > times, 90, f"{times} times")
+        until(lambda times=times: len(of_kind(job, "resized")) > times, f"{times} times")
         job.kill_process(target)
     reasons = {event["data"]["reason"] for event in of_kind(job, "resize_asked")}
     assert reasons == {f"scaler ours.py:Fickle: there are {n}" for n in (1, 2, 3)}

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.harness import Job, until
+from tests.e2e.harness import Job
 from tests.e2e.ladder import of_kind
+from tests.waiting import until
 
 from rolemesh_durable.control.client import ControlClient
 from rolemesh_durable.extensions.rehearsal.requests import InjectFault
@@ -120,7 +121,7 @@ def test_each_record_is_used_once_despite_kills(reading: Job) -> None:
         writer.rotates = True
         before = len(of_kind(reading, "recovered", "master_recovered"))
         reading.kill_process(target)
-        until(lambda: len(of_kind(reading, "recovered", "master_recovered")) > before, 30, target)  # noqa: B023
+        until(lambda: len(of_kind(reading, "recovered", "master_recovered")) > before, target)  # noqa: B023
         step = reading.running().committed + 7
     written = writer.finish()
     out, _ = process.communicate()
@@ -132,10 +133,10 @@ def test_each_record_is_used_once_despite_kills(reading: Job) -> None:
 
 def test_a_source_that_has_nothing_holds_up_neither_a_resize_nor_the_end(reading: Job) -> None:
     process = reading.start("roles.data.world_size={min: 1, max: 2}", "roles.data.options.wait_s=null")
-    until(lambda: (status := reading.status()) and status.state == "running", 60, "the job runs")
+    until(lambda: (status := reading.status()) and status.state == "running", "the job runs")
     with ControlClient(reading.run_dir) as client:
         client.ask(ResizeJob({"data": 1}, "the test"))
-    until(lambda: of_kind(reading, "resized"), 60, "resized")
+    until(lambda: of_kind(reading, "resized"), "resized")
     assert reading.cli("stop", "--drain", "reading").returncode == 0
     out, _ = process.communicate()
     assert process.returncode == 0, out
@@ -152,12 +153,12 @@ def test_partitions_follow_a_resize(reading: Job) -> None:
         before = len(of_kind(reading, "resized"))
         with ControlClient(reading.run_dir) as client:
             client.ask(ResizeJob({"data": size}, "the test"))
-        until(lambda: len(of_kind(reading, "resized", "resize_refused")) > before, 90, f"{size}")  # noqa: B023
+        until(lambda: len(of_kind(reading, "resized", "resize_refused")) > before, f"{size}")  # noqa: B023
         assert not of_kind(reading, "resize_refused")
         with ControlClient(reading.run_dir) as client:
             client.ask(InjectFault("kill", "data/0"))
         recoveries = len(of_kind(reading, "recovered"))
-        until(lambda: len(of_kind(reading, "recovered")) > recoveries, 60, "recovered")  # noqa: B023
+        until(lambda: len(of_kind(reading, "recovered")) > recoveries, "recovered")  # noqa: B023
     written = writer.finish()
     out, _ = process.communicate()
     assert process.returncode == 0, out
@@ -215,7 +216,7 @@ def test_each_message_of_a_broker_is_used_once_despite_kills_of_ranks_and_the_br
         f"nats://127.0.0.1:{port}",
     )
     server = subprocess.Popen(command, cwd=reading.folder)
-    until(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0, 60, "the server")
+    until(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0, "the server")
     publisher = Publisher(url, 2000)
     publisher.start()
     options = f"{{url: '{url}', streams: [A, B], until: sealed, trim: true}}"
@@ -231,7 +232,7 @@ def test_each_message_of_a_broker_is_used_once_despite_kills_of_ranks_and_the_br
             else:
                 before = len(of_kind(reading, "recovered", "master_recovered"))
                 reading.kill_process(target)
-                until(lambda: len(of_kind(reading, "recovered", "master_recovered")) > before, 30, target)  # noqa: B023
+                until(lambda: len(of_kind(reading, "recovered", "master_recovered")) > before, target)  # noqa: B023
             step = reading.running().committed + 7
         out, _ = process.communicate()
     finally:
@@ -324,7 +325,7 @@ def test_each_message_of_kafka_is_used_once_despite_kills_of_ranks_master_and_br
             else:
                 before = len(of_kind(reading, "recovered", "master_recovered"))
                 reading.kill_process(target)
-                until(lambda: len(of_kind(reading, "recovered", "master_recovered")) > before, 30, target)  # noqa: B023
+                until(lambda: len(of_kind(reading, "recovered", "master_recovered")) > before, target)  # noqa: B023
             step = reading.running().committed + 7
         sender.join()
         server.add("over", 1)
@@ -341,7 +342,7 @@ def test_each_message_of_kafka_is_used_once_despite_kills_of_ranks_master_and_br
 def test_one_process_reads_a_source_too(reading: Job) -> None:
     writer = Writer(reading.folder / "data", 2)
     writer.start()
-    until(lambda: writer.count > 30, 60, "some records")
+    until(lambda: writer.count > 30, "some records")
     written = writer.finish()
     done = reading.cli("run", "job.yaml", "--engine=inline", "plugins.sources.0.options.until=end")
     assert done.returncode == 0, done.stdout + done.stderr

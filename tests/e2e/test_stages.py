@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.e2e.harness import Job, nothing_is_left, until
+from tests.e2e.harness import Job, nothing_is_left
 from tests.e2e.ladder import launched, of_kind, pids
+from tests.waiting import until
 
 from rolemesh.api.workload import RankContext
 
@@ -98,8 +99,8 @@ def made(factory: Any, seed: int) -> Any:
 def killed(job: Example, victim: str, *args: str) -> list[list[str]]:
     """Run to the end, with one rank killed on the way; who was started again."""
     process = job.start(*args, "failover=[{use: process}, {use: job}]", "engine.options.snapshots.persist_every=1000")
-    os.kill(pids(job.running(2, timeout_s=150))[victim], signal.SIGKILL)
-    until(lambda: of_kind(job, "recovered"), 100, "it is brought back")
+    os.kill(pids(job.running(2))[victim], signal.SIGKILL)
+    until(lambda: of_kind(job, "recovered"), "it is brought back")
     out, _ = process.communicate()
     assert process.returncode == 0, out
     assert [r["level"] for r in job.result()["recoveries"]] == ["process"]

@@ -14,8 +14,9 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from tests.e2e.harness import Job, until
+from tests.e2e.harness import Job
 from tests.e2e.ladder import LADDER, SLOW, STEPS, ended_well, launched, of_kind, pids, total
+from tests.waiting import until
 
 from rolemesh_durable.journal.sqlite import SQLITE_FILE
 from rolemesh_runtime.digest import digest
@@ -34,7 +35,7 @@ def test_a_journal_that_is_locked_for_longer_than_a_lease_costs_nothing_and_the_
         end = time.monotonic() + 1.5 * LEASE_S
         warned: tuple[str, ...] = ()
         while time.monotonic() < end:
-            status = until(job.status, 60, "the master answers although its journal is locked")
+            status = until(job.status, "the master answers although its journal is locked")
             warned = status.warnings or warned
             time.sleep(0.1)
         other.execute("ROLLBACK")
@@ -77,12 +78,12 @@ def test_a_disk_that_is_full_for_longer_than_a_lease_costs_nothing_though_a_mast
     process = job.start(*SLOW)
     before = job.running(10)
     filler = fill(small_disk)
-    warned = until(lambda: (status := job.status()) and status.warnings, 60, "somebody says so")
+    warned = until(lambda: (status := job.status()) and status.warnings, "somebody says so")
     assert "No space" in " ".join(warned) or "full" in " ".join(warned)
     os.kill(before.master_pid, signal.SIGKILL)
-    until(lambda: (status := job.status()) and status.epoch > before.epoch, 60, "the next master has taken over")
+    until(lambda: (status := job.status()) and status.epoch > before.epoch, "the next master has taken over")
     since = time.monotonic()
-    until(lambda: time.monotonic() > since + 1.2 * LEASE_S and job.status(), 60, "more than a lease")
+    until(lambda: time.monotonic() > since + 1.2 * LEASE_S and job.status(), "more than a lease")
     filler.unlink()
     assert pids(job.running(20)) == pids(before)
     ended_well(job, process)
@@ -103,12 +104,12 @@ def fail(tmp_path: Path) -> Iterator[Callable[[str], object]]:
     command = [sys.executable, "-m", "tests.e2e.broken_store", str(shown), str(folder), str(faults)]
     process = subprocess.Popen(command)
     try:
-        until(lambda: os.path.ismount(folder), 60, "the file system is there")
+        until(lambda: os.path.ismount(folder), "the file system is there")
         yield faults.write_text
     finally:
         faults.write_text("")
         subprocess.run(["umount", "-l", folder], check=True)
-        process.wait(60)
+        process.wait()
 
 
 @pytest.mark.soak

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.e2e.harness import Job, until
+from tests.e2e.harness import Job
 from tests.e2e.ladder import of_kind, pids
+from tests.waiting import until
 
 ROLES = """
 import time
@@ -118,11 +119,11 @@ def test_a_parameter_server_that_is_stopped_again_and_again_is_a_straggler(
     learner = {"served": "Learner", "called": "Caller"}[flow]
     driver = job.start(f"flow=flow.py:{flow}", f"roles.learner.use=learners.py:{learner}")
     slow = pids(job.running(3))["ps/1"]
-    until(lambda: of_kind(job, "straggler") or paused(slow), 90, "a straggler")
+    until(lambda: of_kind(job, "straggler") or paused(slow), "a straggler")
     [event] = of_kind(job, "straggler")
     assert (event["data"]["role"], event["data"]["rank"]) == ("ps", 1)
     assert job.cli("stop", "servers", "--drain").returncode == 0
-    assert driver.wait(30) == 0
+    assert driver.wait() == 0
 
 
 def paused(pid: int) -> bool:

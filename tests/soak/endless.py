@@ -150,7 +150,7 @@ class Endless:
                 samples = list(self._watched(driver, every_s))
                 writer.over.set()
                 writer.join()
-                driver.wait(120)
+                driver.wait()
             finally:
                 driver.kill()
                 driver.wait()

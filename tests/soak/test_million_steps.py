@@ -7,8 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.e2e.harness import Job, leftovers, until
+from tests.e2e.harness import Job, leftovers
 from tests.soak.footprint import Sample, changes, sample, table
+from tests.waiting import until
 
 pytestmark = [pytest.mark.soak, pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -116,4 +117,4 @@ def test_a_job_of_a_million_steps_takes_no_more_at_its_end_than_at_its_beginning
     assert first[-1].at < last[0].at, "the job is too short to have a first and a last minute"
     grown = [change for change in found if change.grown(MAY_GROW)]
     assert not grown, table(grown)
-    until(lambda: not leftovers(job.ids()), 15, "nothing is left of the job")
+    until(lambda: not leftovers(job.ids()), "nothing is left of the job")

@@ -7,8 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.e2e.harness import Job, leftovers, until
+from tests.e2e.harness import Job, leftovers
 from tests.soak.footprint import files, taken
+from tests.waiting import until
 
 pytestmark = [pytest.mark.soak, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -102,4 +103,4 @@ def test_retained_values_stay_within_their_limit_in_a_long_job_with_kills(tmp_pa
     assert max(most) > MAX_MIB / 3, "it keeps what it may"
     # Above the limit: what one step makes, and what it had made before it waits for the commit of its last snapshot.
     assert max(most) < MAX_MIB + EVERY * 0.04 + 2
-    until(lambda: not leftovers(job.ids()), 15, "nothing is left of the job")
+    until(lambda: not leftovers(job.ids()), "nothing is left of the job")

@@ -6,12 +6,13 @@ import hashlib
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import waiting
 from tests.unit.engine.master_outside import MasterOutside
 
 from rolemesh_checkpoint import disk
@@ -89,16 +90,8 @@ def persisted(shm: Path, run_dir: Path, manifest: Callable[..., Path]) -> Callab
 
 @pytest.fixture
 def until() -> Callable[..., Any]:
-    """``until(found)``: the first true value of `found`, which another thread or process will make true."""
-
-    def wait(found: Callable[[], Any], timeout_s: float = 60.0) -> Any:
-        deadline = time.monotonic() + timeout_s
-        while not (value := found()):
-            assert time.monotonic() < deadline, "it did not come"
-            time.sleep(0.002)
-        return value
-
-    return wait
+    """`tests.waiting.until`, which looks every two milliseconds."""
+    return partial(waiting.until, every_s=0.002)
 
 
 @pytest.fixture

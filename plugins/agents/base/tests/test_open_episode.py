@@ -9,13 +9,13 @@ import signal
 import subprocess
 import sys
 import tempfile  # noqa: F401 (for a text)
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from rolemesh_agents import AgentError, Episode, Observation, Outcome, Reward, SandboxLostError, Start, Task, ToolCall
 from rolemesh_agents.episodes import serving
@@ -134,10 +134,7 @@ def test_a_reward_that_hangs_is_late_and_leaves_no_process(said: str) -> None:
         return played._process.pid
 
     pid = asyncio.run(plays())
-    until = time.monotonic() + 60
-    while start_time(pid) >= 0:
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    until(lambda: start_time(pid) < 0)
 
 
 def test_a_late_tool_is_told_once_and_waited_for_at_the_next_action() -> None:
@@ -195,9 +192,8 @@ def test_tasks_of_an_episode_go_on_between_its_actions() -> None:
         played = opened(Ticking())
         await played.begin(Task(0, None), 0, 60.0)
         assert (await played.act("call", {"name": "start", "arguments": {}, "id": ""}, 60.0))["content"] == "False"
-        found, until = "False", time.monotonic() + 60
+        found = "False"
         while found == "False":
-            assert time.monotonic() < until
             found = (await played.act("call", {"name": "", "arguments": {}, "id": ""}, 60.0))["content"]
         await played.close()
 
@@ -292,7 +288,4 @@ def test_no_episode_outlives_a_rank_that_is_killed() -> None:
         pid = int(rank.stdout.readline())
         assert start_time(pid) >= 0
         rank.kill()
-    until = time.monotonic() + 60
-    while start_time(pid) >= 0:
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    until(lambda: start_time(pid) < 0)

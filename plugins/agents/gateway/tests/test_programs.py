@@ -7,11 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
+from tests.waiting import until
 
 from rolemesh_gateway.programs import Program, ProgramResult
 
@@ -118,15 +118,10 @@ async def main():
 asyncio.run(main())
 """
     process = subprocess.Popen([sys.executable, "-c", rank, str(tmp_path)])
-    until = time.monotonic() + 60
-    while not (found := [each.read_text() for each in tmp_path.glob("*/escaped")]) or not found[0]:
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    escaped_id = until(lambda: "".join(each.read_text() for each in tmp_path.glob("*/escaped")))
     left = psutil.Process(process.pid).children(recursive=True)
-    escaped = psutil.Process(int(found[0]))
+    escaped = psutil.Process(int(escaped_id))
     process.send_signal(number)
     process.wait()
     psutil.wait_procs([*left, escaped])
-    while list(tmp_path.iterdir()):
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    until(lambda: not list(tmp_path.iterdir()))

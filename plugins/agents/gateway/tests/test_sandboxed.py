@@ -7,13 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import aiohttp
 import psutil
 import pytest
+from tests.waiting import until
 
 from rolemesh import OptionsError, RankContext
 from rolemesh_agents import AgentError, ConversationFailedError, Limits, Start
@@ -193,17 +193,12 @@ async def main():
 asyncio.run(main())
 """
     process = subprocess.Popen([sys.executable, "-c", rank, str(tmp_path)])
-    until = time.monotonic() + 60
-    while not list(tmp_path.glob("*/up")):
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    until(lambda: list(tmp_path.glob("*/up")))
     left = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGKILL)
     process.wait()
     psutil.wait_procs(left)
-    while list(tmp_path.iterdir()):
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    until(lambda: not list(tmp_path.iterdir()))
 
 
 def test_a_sandbox_without_a_network_of_its_own_is_refused_at_the_start(held, says, tmp_path_factory):

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
@@ -14,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.waiting import until
 
 from rolemesh.errors import OptionsError
 from rolemesh_agents import AgentError, Episode, Observation, Reward, Start, Task, ToolCall
@@ -200,10 +200,7 @@ def test_a_process_in_another_session_ends_with_a_killed_rank(tmp_path: Path) ->
     rank.kill()
     rank.wait()
     rank.stdout.close()
-    until = time.monotonic() + 60
-    while any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in (left, *below)):
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    until(lambda: not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in (left, *below)))
 
 
 def test_a_text_that_the_reward_evaluates_harms_no_rank(made: Callable[..., McpEnvironment], tmp_path: Path) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from rolemesh_agents import AgentError
 from rolemesh_processes.facts import children
@@ -60,7 +60,4 @@ def test_a_judgement_that_hangs_delays_nobody_and_ends_with_its_limit(closed: bo
 
     others = set(children(os.getpid()))  # of tests before
     assert asyncio.run(both()) == 1.0
-    until = time.monotonic() + 60
-    while set(children(os.getpid())) - others:
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    until(lambda: not set(children(os.getpid())) - others)

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 import zmq
-from tests.e2e.harness import under_load
+from tests.waiting import HANG_S, until
 
 from rolemesh_local.question import master_comes
 from rolemesh_processes.guard import remove_job, shm_folder
@@ -44,7 +43,7 @@ class SmallJob:
         control.connect(f"ipc://{self.folder}/master")
         control.send(msgspec.msgpack.encode(command))
         try:
-            assert control.poll(int(under_load(10_000))), f"no answer to {command}: {self.log()}"
+            assert control.poll(int(1000 * HANG_S)), f"no answer to {command}: {self.log()}"
             return msgspec.msgpack.decode(control.recv())
         finally:
             control.close(linger=0)
@@ -64,11 +63,7 @@ class SmallJob:
             return []
 
     def until(self, found: Callable[[list[list[Any]]], Any], what: str) -> Any:
-        began = time.monotonic()
-        while not (value := found(self.told())):
-            assert time.monotonic() < began + under_load(60), f"{what}: not yet\n{self.log()}"
-            time.sleep(0.01)
-        return value
+        return until(lambda: found(self.told()), lambda: f"{what}\n{self.log()}")
 
     def master(self, attempt: int) -> int:
         """Wait until that master is up; return its pid."""
@@ -162,7 +157,7 @@ def test_a_killed_master_is_followed_by_another_that_hears_the_same_agents(job: 
     job.hears(1, "a", "1 echoes hello")
     assert not job.losses()
     job.ask("end")
-    assert job.process.wait(under_load(60)) == 0
+    assert job.process.wait() == 0
     assert gone(pid)
     assert not shm_folder(job.job, "a").exists()
 
@@ -272,7 +267,7 @@ def test_masters_killed_at_work_are_replaced_however_often(job: SmallJob) -> Non
         job.ask("nodes")
         os.kill(pid, signal.SIGKILL)
     job.ask("end")
-    assert job.process.wait(under_load(60)) == 0
+    assert job.process.wait() == 0
 
 
 def test_a_master_that_fails_again_and_again_is_given_up_and_nothing_is_left(job: SmallJob) -> None:
@@ -280,7 +275,7 @@ def test_a_master_that_fails_again_and_again_is_given_up_and_nothing_is_left(job
     pid = job.started("a")
     (job.folder / "fail").touch()
     os.kill(first, signal.SIGKILL)
-    assert job.process.wait(under_load(60)) == 1
+    assert job.process.wait() == 1
     assert job.process.stdout is not None
     assert job.process.stdout.read().strip() == "the master died 5 times in a row; the last one ended with exit code 1"
     assert gone(pid)
@@ -290,7 +285,7 @@ def test_a_master_that_fails_again_and_again_is_given_up_and_nothing_is_left(job
 def test_a_master_that_refuses_the_job_is_not_started_again(job: SmallJob) -> None:
     job.master(0)
     job.tell("refuse", "the journal is damaged")
-    assert job.process.wait(under_load(60)) == 1
+    assert job.process.wait() == 1
     assert job.process.stdout is not None
     assert job.process.stdout.read().strip() == "the journal is damaged"
 
@@ -300,7 +295,7 @@ def test_a_master_that_raises_is_started_again(job: SmallJob) -> None:
     job.tell("raise")
     job.master(1)
     job.ask("end")
-    assert job.process.wait(under_load(60)) == 0
+    assert job.process.wait() == 0
 
 
 def test_a_master_is_expected_while_one_stands_still_or_starts_and_not_without_a_supervisor(job: SmallJob) -> None:
@@ -338,6 +333,6 @@ def test_an_agent_that_does_not_end_by_itself_is_killed_at_the_end(job: SmallJob
     job.ask("end")
     assert gone(pid)
     assert gone(obedient)
-    assert job.process.wait(under_load(60)) == 0
+    assert job.process.wait() == 0
     assert not shm_folder(job.job, "a").exists()
     assert not shm_folder(job.job, "b").exists()

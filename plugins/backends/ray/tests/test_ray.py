@@ -9,12 +9,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
+from tests.waiting import until
 
 from rolemesh.errors import BackendError
 from rolemesh_durable.protocol.launcher import AgentPlace, AgentStart
@@ -71,14 +72,6 @@ def cluster(ray_cluster: Any) -> Iterator[Any]:
     yield ray_cluster
     ray_cluster.remove_node(third)
     ray_cluster.wait_for_nodes()
-
-
-def until(condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s"
-        time.sleep(0.02)
-    return value
 
 
 def gone(pid: int) -> bool:

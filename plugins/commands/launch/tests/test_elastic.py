@@ -7,11 +7,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from rolemesh_durable.control.client import ControlClient
 from rolemesh_durable.extensions.rehearsal.requests import InjectFault
@@ -57,14 +56,6 @@ def test_whole_nodes_are_taken_in_as_there_is_room(room: int, wanted: int | None
     assert (found.sizes if found else None) == ({"worker": wanted} if wanted else None)
 
 
-def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-    return found
-
-
 @pytest.mark.soak
 def test_a_lost_node_is_done_without_and_one_that_comes_is_used(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
@@ -80,21 +71,21 @@ def test_a_lost_node_is_done_without_and_one_that_comes_is_used(tmp_path: Path) 
         lines = [line.split() for line in (tmp_path / "out").read_text().splitlines() if line.startswith("steps ")]
         return [line for line in lines if line[2] == world_size]
 
-    until(lambda: len(begun("4")) == 4, 60, "two nodes")
+    until(lambda: len(begun("4")) == 4, "two nodes")
     folder = Path(json.loads((run / "control.json").read_text())["endpoint"].removeprefix("ipc://")).parent
     spare = folder / "lost-node-2"
     spare.touch()
-    until(lambda: list((run / "snapshots").glob("step-*/manifest*")), 60, "a checkpoint on disk")
+    until(lambda: list((run / "snapshots").glob("step-*/manifest*")), "a checkpoint on disk")
     lost = time.time()
     with ControlClient(run) as client:
         client.ask(InjectFault("kill", "node:node-1"))
-    fewer = until(lambda: len(begun("2")) == 2 and begun("2"), 60, "one node")
+    fewer = until(lambda: len(begun("2")) == 2 and begun("2"), "one node")
     assert max(float(line[-1]) for line in fewer) < lost + 10
     assert all(int(line[1]) > 0 for line in fewer), "it goes on from what was kept"
     assert sorted(line[2:6] for line in fewer) == [["2", "1", "2", rank] for rank in "01"]
     spare.unlink()
-    more = until(lambda: len(begun("4")) == 8 and begun("4")[4:], 90, "two nodes again")
+    more = until(lambda: len(begun("4")) == 8 and begun("4")[4:], "two nodes again")
     assert min(int(line[1]) for line in more) > max(int(line[1]) for line in fewer)
     assert sorted(line[2:6] for line in more) == [["4", "2", "2", rank] for rank in "0123"]
     (tmp_path / "stop").touch()
-    assert process.wait(60) == 0, (tmp_path / "out").read_text()
+    assert process.wait() == 0, (tmp_path / "out").read_text()

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.harness import under_load, until
 from tests.torchrun import judged
+from tests.waiting import until
 
 BIN = Path(sys.executable).parent
 ARGUMENTS = ("a", "--b", "d=${now:%Y}", "u=${NOT_SET}", "h=${HOME}", "r=${local_rank}", "p=$$x", "$", " # ", "")
@@ -382,7 +382,7 @@ def test_signals_that_are_ignored_where_the_command_is_given_stay_ignored(folder
     for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
         process.send_signal(number)
     (folder / "go").touch()
-    assert process.wait(under_load(60)) == 0
+    assert process.wait() == 0
 
 
 def test_a_script_that_is_not_there_starts_nothing(folder: Path) -> None:

@@ -11,6 +11,7 @@ from itertools import cycle, product
 from pathlib import Path
 
 import pytest
+from tests.waiting import HANG_S, until
 
 from rolemesh_launch.signals import Held
 
@@ -202,9 +203,9 @@ def signalled(folder: Path, workers: int, *arguments: str, command: tuple[str, .
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     try:
-        until = time.monotonic() + 120
+        end = time.monotonic() + HANG_S
         while len(list(folder.glob("ready-*"))) < workers:
-            assert time.monotonic() < until, "the workers are ready"
+            assert time.monotonic() < end, "the workers are ready"
             assert process.poll() is None, process.communicate()[0]
             time.sleep(0.02)
         for _ in range(times):
@@ -232,10 +233,7 @@ def test_a_signal_in_any_phase_leaves_what_it_leaves_under_torchrun(
 @pytest.mark.soak
 def test_after_a_second_signal_the_workers_still_save(tmp_path: Path) -> None:
     signalled(tmp_path / "twice", 2, "long", "exits", "SIGTERM", command=("rolemesh", "launch"), times=2)
-    until = time.monotonic() + 60
-    while len(list((tmp_path / "twice").glob("saved-*"))) < 2 and time.monotonic() < until:
-        time.sleep(0.1)
-    assert len(list((tmp_path / "twice").glob("saved-*"))) == 2
+    until(lambda: len(list((tmp_path / "twice").glob("saved-*"))) == 2)
 
 
 @pytest.mark.soak
@@ -247,11 +245,9 @@ def test_a_signal_while_the_job_starts_leaves_no_job(tmp_path: Path, name: str) 
         [str(BIN / "rolemesh"), "launch", "train.py"],
         cwd=tmp_path, env=plain, preexec_fn=as_in_a_terminal, start_new_session=True,
     )  # fmt: skip
-    until = time.monotonic() + 60
-    while not (tmp_path / ".rolemesh" / "train" / "logs").exists() and time.monotonic() < until:
-        time.sleep(0.01)
+    until((tmp_path / ".rolemesh" / "train" / "logs").exists)
     process.send_signal(signal.Signals[name])
-    assert process.wait(60) == 130
+    assert process.wait() == 130
     assert not (tmp_path / "ended").exists()
 
 
@@ -274,9 +270,7 @@ def test_a_worker_goes_on_with_its_steps_after_rank_0_has_ended(tmp_path: Path) 
         [str(BIN / "rolemesh"), "launch", "--nproc-per-node", "2", "steps.py"],
         cwd=tmp_path, env=plain, preexec_fn=as_in_a_terminal, start_new_session=True, stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
-        until = time.monotonic() + 120
-        while len(list(tmp_path.glob("ready-*"))) < 2 and time.monotonic() < until:
-            time.sleep(0.02)
+        until(lambda: len(list(tmp_path.glob("ready-*"))) == 2)
         process.send_signal(signal.SIGTERM)
         said = process.communicate()[1]
     assert process.returncode == 130, said

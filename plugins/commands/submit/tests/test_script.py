@@ -148,7 +148,7 @@ def test_a_signal_to_all_processes_ends_the_job_at_once_and_leaves_nothing(
     running: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     os.killpg(running.pid, signal.SIGTERM)
-    assert running.wait(60) == 143
+    assert running.wait() == 143
     assert not glob.glob(f"/tmp/ray-{tmp_path.name}.*")
     assert not (tmp_path / "stopped").exists()
     for pid in (tmp_path / "pids").read_text().split():
@@ -165,7 +165,7 @@ def test_a_notice_to_the_script_alone_drains_the_job(running: subprocess.Popen[b
     assert (tmp_path / "stopped").read_text() == f"stop hello-{tmp_path.name} --drain --no-wait\n"
     ray = int((tmp_path / "pids").read_text().split()[0])
     os.kill(ray, signal.SIGKILL)  # it would end with SIGTERM
-    assert running.wait(60) == 130, "the job has steps left"
+    assert running.wait() == 130, "the job has steps left"
     assert not glob.glob(f"/tmp/ray-{tmp_path.name}.*")
 
 

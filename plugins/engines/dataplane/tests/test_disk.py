@@ -249,7 +249,7 @@ def test_dcp_reads_it_at_another_world_size(run_dir: Path, persisted):
     args = ["2", str(run_dir / "store"), str(folder / "trainer")]
     env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     readers = [subprocess.Popen([sys.executable, "-c", READER, str(rank), *args], env=env) for rank in range(2)]
-    assert [reader.wait(timeout=120) for reader in readers] == [0, 0]
+    assert [reader.wait() for reader in readers] == [0, 0]
 
 
 @pytest.mark.parametrize("kind", ["missing", "truncated"])

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from safetensors import safe_open
+from tests.waiting import until
 
 from rolemesh.api.batch import Shard
 from rolemesh_checkpoint.layout import SnapshotError
@@ -207,9 +208,7 @@ def test_a_writer_that_is_killed_at_any_moment_leaves_whole_snapshots(shm):
     for round in range(12):
         writer = subprocess.Popen([sys.executable, "-c", WRITER, str(shm)], stdout=subprocess.PIPE)
         assert writer.stdout.read(3) == b"on\n"
-        deadline = time.monotonic() + 60
-        while (agent.steps() or (-1,))[-1] < last + 3:
-            assert time.monotonic() < deadline
+        until(lambda before=last: (agent.steps() or (-1,))[-1] >= before + 3, every_s=0)
         time.sleep(0.0007 * round)  # the kill falls anywhere in a write
         os.kill(writer.pid, signal.SIGKILL)
         writer.wait()

@@ -11,12 +11,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import psutil
 import pytest
+from tests.waiting import until
 
 from rolemesh.errors import BackendError
 from rolemesh_processes import janitor, ownership
@@ -156,13 +157,6 @@ def is_held(folder: Path) -> bool:
     return False
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within 60 s"
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM"])
 def test_a_killed_owners_folders_and_marked_processes_are_removed(job: str, how: str) -> None:
     owner = Process(job)
@@ -218,7 +212,7 @@ def test_an_incarnation_kills_earlier_ones_before_it_runs_and_what_they_had_star
     os.kill(stopped.process.pid, 19)
     guard = AgentGuard(job, "node0", 2, 0.0)
     try:
-        assert stopped.process.wait(60) == -9
+        assert stopped.process.wait() == -9
         assert guard.shm.exists()
         assert not gone(stopped.child)
     finally:
@@ -265,7 +259,7 @@ def test_closing_cleans_up_at_once_and_spares_processes_of_others(job: str) -> N
         guard.close()
         assert not guard.shm.exists()
         assert not guard.tmp.exists()
-        assert mine.wait(60) == -9
+        assert mine.wait() == -9
         assert other.poll() is None
     finally:
         for process in (mine, other):

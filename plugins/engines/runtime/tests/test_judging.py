@@ -9,13 +9,13 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from rolemesh_processes import judging_worker
 from rolemesh_processes.facts import start_time
@@ -276,10 +276,7 @@ def test_no_worker_outlives_a_role_that_is_killed() -> None:
         pids = list(map(int, role.stdout.readline().split()))
         assert all(start_time(pid) >= 0 for pid in pids)
         role.kill()
-    until = time.monotonic() + 60
-    while any(start_time(pid) >= 0 for pid in pids):
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    until(lambda: all(start_time(pid) < 0 for pid in pids))
 
 
 def test_results_are_those_of_the_judge_itself() -> None:

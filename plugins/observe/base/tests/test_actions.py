@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
+from tests.waiting import HANG_S
 
 from rolemesh_view import application
 from rolemesh_view.guard import Access
@@ -55,7 +56,6 @@ roles:
   sink: {use: "roles:Sink"}
 plugins: {extensions: [{use: recorder}, {use: debug}]}
 """
-PATIENCE_S = 60.0
 
 
 FULL = """
@@ -88,7 +88,7 @@ def run(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
         ) as process,
     ):
         try:
-            until = time.monotonic() + PATIENCE_S
+            until = time.monotonic() + HANG_S
             while not (folder / "metrics.jsonl").exists():
                 assert process.poll() is None, log.read_text()
                 assert time.monotonic() < until, log.read_text()
@@ -101,7 +101,7 @@ def run(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
 
 def event(folder: Path, kind: str) -> dict[str, object]:
     """Return the data of the first event of this kind, once there is one."""
-    until = time.monotonic() + PATIENCE_S
+    until = time.monotonic() + HANG_S
     while time.monotonic() < until:
         for line in (folder / "events.jsonl").read_text().splitlines():
             if f'"{kind}"' in line and (found := json.loads(line))["kind"] == kind:
@@ -150,7 +150,7 @@ def test_no_button_leads_to_a_resize_that_is_refused_and_a_refusal_is_the_answer
         "http://127.0.0.1",
         headers={"authorization": f"Bearer {TOKEN}"},
     )
-    until, page = time.monotonic() + PATIENCE_S, ""
+    until, page = time.monotonic() + HANG_S, ""
     while "sink 1 → 2 ranks: steps" not in page:
         assert time.monotonic() < until, page
         time.sleep(0.5)
@@ -163,7 +163,7 @@ def test_no_button_leads_to_a_resize_that_is_refused_and_a_refusal_is_the_answer
     assert f"sink → 2 ranks: refused: {why}" in client.post("/run/acted/act", data=form).text
     told = subprocess.run(scale, check=False, capture_output=True, text=True)
     assert (told.returncode, why in told.stderr) == (2, True), told.stderr
-    until = time.monotonic() + PATIENCE_S
+    until = time.monotonic() + HANG_S
     while "sink 1 → 2 ranks, asked at" not in page:
         assert time.monotonic() < until, page
         time.sleep(0.5)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from tests.e2e.harness import until
+from tests.waiting import until
 
 from rolemesh.cli import main
 from rolemesh.errors import RolemeshError

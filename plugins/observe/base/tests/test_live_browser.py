@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.browser import CHROMIUM, LIMIT_S, Browser, viewed
+from tests.browser import CHROMIUM, Browser, viewed
+from tests.waiting import HANG_S
 
 pytestmark = [pytest.mark.soak, pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")]
 ROLES = """
@@ -58,7 +59,7 @@ def running(folder: Path) -> Iterator[Path]:
     with (folder / "log").open("wb") as log:
         job = subprocess.Popen([*command, "--runs-dir", "runs"], cwd=folder, stdout=log, stderr=log)
     try:
-        end = time.monotonic() + LIMIT_S
+        end = time.monotonic() + HANG_S
         while not list(folder.glob("runs/live/record/sink-0/*.jsonl")):
             assert job.poll() is None, (folder / "log").read_text()
             assert time.monotonic() < end, "the sink has no record"
@@ -66,7 +67,7 @@ def running(folder: Path) -> Iterator[Path]:
         yield folder / "runs/live"
     finally:
         job.terminate()
-        job.wait(LIMIT_S)
+        job.wait()
 
 
 @pytest.fixture

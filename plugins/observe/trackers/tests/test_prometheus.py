@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.e2e.harness import until
+from tests.waiting import until
 
 from rolemesh.api.observer import Event, JobStatus, RankStatus, RunInfo, StepMetrics
 from rolemesh.runs.jsonl import metrics_line

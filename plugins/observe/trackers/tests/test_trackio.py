@@ -78,7 +78,7 @@ def test_a_process_that_was_killed_is_started_again(tmp_path: Path, caplog: pyte
     for child in psutil.Process().children():
         if "rolemesh_trackio.child" in child.cmdline():
             child.kill()
-            child.wait(60)
+            child.wait()
     observer.steps_finished((line(0, reward=0.25),))
     observer.job_ended({"status": "done"})
     assert "the tracker trackio gets no metrics through" in caplog.text

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import HANG_S
 
 from rolemesh_sources import Reader, SourceError
 from rolemesh_sources.brokers import BrokerSource
@@ -33,7 +34,7 @@ class Reading:
         self.source = self.source_class(options)
         self.source.open(Reader("job", "data", 0, 1, "."))
 
-    def take(self, count: int, most: int = 100, timeout_s: float = 20) -> list[int]:
+    def take(self, count: int, most: int = 100, timeout_s: float = HANG_S) -> list[int]:
         assert self.source is not None
         found: list[int] = []
         until = time.monotonic() + timeout_s

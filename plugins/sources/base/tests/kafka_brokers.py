@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import HANG_S
 
 if find_spec("confluent_kafka") is not None:
     from confluent_kafka import Producer, TopicPartition
@@ -78,13 +79,13 @@ class Server(Cluster):
         place = ["--host", self.host, "--kafka-port", str(self.port), "--data-dir", str(self.folder / "kafka")]
         with (self.folder / "kafka.log").open("a") as log:
             self.process = subprocess.Popen([SERVER, "start", "--only", "kafka", *place], stdout=log, stderr=log)
-        until = time.monotonic() + 60
+        end = time.monotonic() + HANG_S
         while True:
             try:
                 socket.create_connection((self.host, self.port)).close()
                 return
             except OSError:
-                assert time.monotonic() < until
+                assert time.monotonic() < end
                 time.sleep(0.02)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import nats
 import pytest
 from nats.js import api
-from tests.e2e.harness import until
+from tests.waiting import HANG_S, until
 
 from rolemesh_nats import NatsOptions, NatsSource
 from rolemesh_nats.client import ANSWER_S
@@ -49,13 +49,13 @@ class Server:
         with (self.folder / "nats.log").open("a") as log:
             command = [str(SERVER), "--config", str(self.folder / "nats.conf")]
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
-        until = time.monotonic() + 60
+        end = time.monotonic() + HANG_S
         while True:
             try:
                 socket.create_connection(("127.0.0.1", self.port)).close()
                 return
             except OSError:
-                assert time.monotonic() < until
+                assert time.monotonic() < end
                 time.sleep(0.02)
 
     def ask(self, call: Any) -> Any:
@@ -351,8 +351,8 @@ def test_many_messages_come_in_order_from_several_streams(server: Server, name: 
     now.source.open(Reader("job", "data", 0, 1, "."))
     found: dict[str, list[int]] = {stream: [] for stream in streams}
     position: dict[str, Any] = {}
-    until = time.monotonic() + 60
-    while sum(map(len, found.values())) < 3000 and time.monotonic() < until:
+    end = time.monotonic() + HANG_S
+    while sum(map(len, found.values())) < 3000 and time.monotonic() < end:
         for stream in now.source.partitions():
             got = now.source.read(stream, position.get(stream), 100)
             position[stream] = got.offset

@@ -23,7 +23,7 @@ import pytest
 import redis
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
-from tests.e2e.harness import until
+from tests.waiting import until
 
 from rolemesh_redis import RedisOptions, RedisSource
 from rolemesh_redis.client import ANSWER_S

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.harness import Job, leftovers, until
+from tests.e2e.harness import Job, leftovers
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -128,7 +129,7 @@ def make_job(tmp_path: Path, tiny_model: Path) -> Iterator[Callable[[int, int], 
                 process.kill()
             process.wait()
         ids = job.ids()
-        until(lambda ids=ids: not leftovers(ids), 60, "nothing is left of the job")  # type: ignore[misc]
+        until(lambda ids=ids: not leftovers(ids), "nothing is left of the job")  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,7 @@ def test_no_request_is_lost_when_a_rank_is_killed_in_the_middle(
 def busy(job: Job, name: str) -> int:
     """The pid of a rank some steps into the job: of a decode rank at a moment in which it computes. A prefill rank
     computes for milliseconds only, and the rest of the time others fetch from it."""
-    status = job.running(2, timeout_s=200)
+    status = job.running(2)
     if name.startswith("prefill"):
         return next(rank.pid for rank in status.ranks if str(rank.ref) == name)
 
@@ -170,5 +171,5 @@ def busy(job: Job, name: str) -> int:
                 return rank.pid
         return None
 
-    found: int = until(pid, 60, f"{name} computes")
+    found: int = until(pid, f"{name} computes")
     return found

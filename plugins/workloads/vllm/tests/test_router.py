@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.e2e.harness import until
+from tests.waiting import until
 
 from rolemesh import Batch, RankContext
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.harness import Job, leftovers, until
+from tests.e2e.harness import Job, leftovers
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -111,7 +112,7 @@ def make_job(tmp_path: Path, tiny_model: Path) -> Iterator[Callable[[str], Job]]
                 process.kill()
             process.wait()
         ids = job.ids()
-        until(lambda ids=ids: not leftovers(ids), 60, "nothing is left of the job")  # type: ignore[misc]
+        until(lambda ids=ids: not leftovers(ids), "nothing is left of the job")  # type: ignore[misc]
 
 
 def turns(job: Job) -> list[dict[str, Any]]:
@@ -127,7 +128,7 @@ def test_a_turn_whose_rank_dies_goes_on_with_the_same_tokens(make_job: Callable[
     assert [line["versions"] for line in expected] == [[[step]] * 6 for step in range(STEPS)]
     job = make_job("killed")
     process = job.start()
-    status = job.running(2, timeout_s=200)
+    status = job.running(2)
     os.kill(next(rank.pid for rank in status.ranks if str(rank.ref) == "rollout/1"), signal.SIGKILL)
     out, _ = process.communicate()
     assert process.returncode == 0, out

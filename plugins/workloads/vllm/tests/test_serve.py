@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.e2e.harness import Job, leftovers, until
+from tests.e2e.harness import Job, leftovers
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -43,16 +44,16 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iter
     job = Serve(tmp_path_factory.mktemp("serve"), "serve", ("--backend", "local"))
     process = job.start(*overrides)
     try:
-        job.running(1, timeout_s=240)
+        job.running(1)
         yield Endpoint(job, openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="-", max_retries=0))
     finally:
         stopped = job.cli("stop", "serve")
         if stopped.returncode != 0:
             process.kill()
-        process.wait(60)
+        process.wait()
     assert stopped.returncode == 0, stopped.stderr
     assert job.result()["status"] == "interrupted"
-    until(lambda: not leftovers(job.ids()), 60, "nothing is left of the example")
+    until(lambda: not leftovers(job.ids()), "nothing is left of the example")
 
 
 class Serve(Job):
@@ -102,7 +103,7 @@ def metrics(endpoint: Endpoint, name: str) -> list[float]:
 def test_an_answer_a_stream_and_their_usage_are_the_same_and_no_prompt_is_computed_twice(endpoint: Endpoint) -> None:
     before = fetched(endpoint)
     whole = ask(endpoint, 1)
-    until(lambda: fetched(endpoint) - before == whole.usage.prompt_tokens, 60, "all tokens of the prompt were fetched")
+    until(lambda: fetched(endpoint) - before == whole.usage.prompt_tokens, "all tokens of the prompt were fetched")
     events = list(ask(endpoint, 1, stream=True, stream_options={"include_usage": True}))
     text = "".join(event.choices[0].delta.content or "" for event in events if event.choices)
     assert text == whole.choices[0].message.content
@@ -140,7 +141,7 @@ def test_a_request_that_a_killed_server_had_is_answered_by_its_successor(endpoin
     os.kill(victim, signal.SIGSTOP)
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(ask, endpoint, 5)
-        until(lambda: connected(victim), 60, f"the {half} server has the request")
+        until(lambda: connected(victim), f"the {half} server has the request")
         os.kill(victim, signal.SIGKILL)
         assert answer.result(300).choices[0].message.content == expected
     assert server(endpoint, half) != victim

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.e2e.harness import Job, leftovers, until
+from tests.e2e.harness import Job, leftovers
+from tests.waiting import until
 
 from rolemesh_vllm.buckets import BUCKET_BYTES
 
@@ -120,8 +121,8 @@ def lives(pid: int) -> bool:
 
 def nothing_left(pids: set[int], memory: set[str]) -> None:
     """Wait until none of `pids` lives and there is no more shared memory than before."""
-    until(lambda: not any(map(lives, pids)), 60, f"the engine's processes {pids} are gone")
-    until(lambda: shared_memory() <= memory, 60, f"of shared memory only {memory} is left")
+    until(lambda: not any(map(lives, pids)), f"the engine's processes {pids} are gone")
+    until(lambda: shared_memory() <= memory, f"of shared memory only {memory} is left")
 
 
 def ids(rows: Any) -> list[list[int]]:
@@ -213,7 +214,7 @@ def test_a_kill_in_the_middle_of_generation_is_named_and_leaves_nothing(
     two.ready()
     workers = children(two.process.pid)
     two.begin("generate", prompts(20))
-    until(lambda: all(map(busy, workers)), 60, "both workers compute")
+    until(lambda: all(map(busy, workers)), "both workers compute")
     if victim == "rank":
         os.kill(two.process.pid, signal.SIGKILL)
         two.process.wait()
@@ -224,7 +225,7 @@ def test_a_kill_in_the_middle_of_generation_is_named_and_leaves_nothing(
         with pytest.raises(RuntimeError, match=named):
             two.end()
         two.hang_up()
-        assert two.process.wait(60) == 0
+        assert two.process.wait() == 0
     nothing_left(workers, before)
 
 
@@ -241,7 +242,7 @@ def test_a_rank_that_is_killed_while_its_workers_start_leaves_nothing(
 
     before = shared_memory()
     two = make_rank("VLLMWorkload", engine=TWO)
-    workers: set[int] = until(lambda: children(two.process.pid), 120, "a worker starts")
+    workers: set[int] = until(lambda: children(two.process.pid), "a worker starts")
     time.sleep(delay)  # it is the moment that is to be varied
     workers |= children(two.process.pid)
     os.killpg(two.process.pid, signal.SIGKILL)
@@ -263,7 +264,7 @@ def job(tmp_path: Path, tiny_model: Path) -> Iterator[Job]:
         if process.poll() is None:
             process.kill()
         process.wait()
-    until(lambda: not leftovers(made.ids()), 60, "nothing is left of the job")
+    until(lambda: not leftovers(made.ids()), "nothing is left of the job")
 
 
 @pytest.mark.soak
@@ -277,7 +278,7 @@ def test_jobs_whose_workers_and_ranks_are_killed_end_as_the_undisturbed_one(job:
     process = job.start()
     pid, workers = running(job, 1)
     os.kill(max(workers), signal.SIGKILL)
-    again = until(lambda: successor(job, pid), 120, "the rank whose worker was killed is back")
+    again = until(lambda: successor(job, pid), "the rank whose worker was killed is back")
     seen = workers | (more := children(again))
     os.kill(again, signal.SIGKILL)
     out, _ = process.communicate()
@@ -293,7 +294,7 @@ def test_jobs_whose_workers_and_ranks_are_killed_end_as_the_undisturbed_one(job:
 
 def running(job: Job, step: int) -> tuple[int, set[int]]:
     """The rollout rank and its workers, once the job has done `step`."""
-    status = job.running(step, timeout_s=200)
+    status = job.running(step)
     pid = next(rank.pid for rank in status.ranks if rank.role == "rollout")
     return pid, children(pid)
 

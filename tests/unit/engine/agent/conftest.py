@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import zmq
+from tests.waiting import HANG_S
 
 from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh_dataplane.transports import TransportKeys
@@ -30,7 +31,6 @@ from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 from rolemesh_durable.protocol.starts import AgentConfig
 from rolemesh_processes.guard import remove_agent, shm_folder
 
-PATIENCE_S = 40
 CLONE_NEWNS = 0x20000
 VERSION = version("rolemesh")
 
@@ -95,7 +95,7 @@ class Node:
         up = threading.Event()
         self.thread = threading.Thread(target=self._run, args=(up,), name="node", daemon=True)
         self.thread.start()
-        assert up.wait(PATIENCE_S)
+        assert up.wait(HANG_S)
         if self.error is not None:
             raise self.error
 
@@ -134,7 +134,7 @@ class Node:
 
     def until(self, condition: Callable[[m.Report], Any], what: str) -> Any:
         """The first true thing that `condition` says of a report that comes."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + HANG_S
         while time.monotonic() < deadline:
             if self.error is not None:
                 raise self.error
@@ -144,7 +144,7 @@ class Node:
                     self.last = message
                     if found := condition(message):
                         return found
-        raise AssertionError(f"{what}: not within {PATIENCE_S} s; the last report: {self.last}")
+        raise AssertionError(f"{what}: not within {HANG_S:.0f} s; the last report: {self.last}")
 
     def rank(self, role: str, state: str, rank: int = 0, generation: int = 0) -> m.RankReport:
         """Wait until the rank is in `state`."""
@@ -178,7 +178,7 @@ class Node:
     def close(self) -> None:
         if self.thread.is_alive():
             self.stop(0.0)
-            self.thread.join(PATIENCE_S)
+            self.thread.join(HANG_S)
         if self.agent is not None:
             self.agent._clean_up()
         remove_agent(self.job_id, "node0")
@@ -198,12 +198,3 @@ def node() -> Iterator[Callable[..., Node]]:
     for each in reversed(made):
         each.close()
     shutil.rmtree(root)
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    """Wait for something that no event tells of."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE_S} s"
-        time.sleep(0.01)
-    return found

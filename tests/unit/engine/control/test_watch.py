@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.waiting import HANG_S
 
 from rolemesh_durable.control.client import ControlClient, MasterGoneError, Update, Watch
 from rolemesh_durable.control.watch import follow
@@ -224,8 +225,8 @@ def test_a_ctrl_c_while_the_master_is_away_stops_the_job_when_it_is_back(start_m
     assert [request.reason for request in master.requests] == ["a test"]
 
 
-def until_answered(client: ControlClient, timeout_s: float = 60.0) -> Update:
-    deadline = time.monotonic() + timeout_s
+def until_answered(client: ControlClient) -> Update:
+    deadline = time.monotonic() + HANG_S
     while True:
         try:
             return client.watch()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from rolemesh.api.observer import Event, StepMetrics
 from rolemesh_durable.master import publication
@@ -143,9 +143,6 @@ def test_more_than_may_wait_is_seen(heard: Heard, folder: Path, monkeypatch: pyt
     assert waiting.full
     waiting.start()
     heard.until(lambda: (2, False) in heard.written)
-    deadline = time.monotonic() + 60
-    while waiting.full:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    until(lambda: not waiting.full)
     waiting.close()
     assert waiting.wait(60)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import zmq
 from tests.unit.engine.rank.village import Village
+from tests.waiting import HANG_S
 
 from rolemesh.api.partition import Split
 from rolemesh.api.workload import RankContext, Workload
@@ -45,8 +46,6 @@ from rolemesh_durable.rank.services import Rank
 from rolemesh_durable.rank.status_page import StatusPage
 from rolemesh_runtime.metrics import Metrics
 from rolemesh_runtime.operator_failure import OperatorFailed, user_traceback
-
-PATIENCE_S = 30
 
 
 class Role(Workload):
@@ -86,7 +85,7 @@ class Agent:
         self.sockets[key].send_multipart(encode_control(m.encode(message)))
 
     def report(self) -> Any:
-        assert self.reports.poll(PATIENCE_S * 1000), "no report came"
+        assert self.reports.poll(int(HANG_S * 1000)), "no report came"
         return m.decode_rank_to_agent(self.reports.recv())
 
     def until(self, key: tuple[str, int], condition: Callable[[Any], bool]) -> None:
@@ -98,7 +97,7 @@ def spin_until(condition: Callable[[], bool]) -> None:
     """Watch shared memory, which has no event to wait on."""
     import time
 
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + HANG_S
     while not condition():
         assert time.monotonic() < deadline, "it never came true"
         os.sched_yield()
@@ -189,7 +188,7 @@ class Fleet:
         finally:
             for process, pipe in children.values():
                 pipe.close()
-                process.join(PATIENCE_S)
+                process.join(HANG_S)
                 if process.is_alive():
                     process.kill()
                     process.join()
@@ -197,7 +196,7 @@ class Fleet:
     def _gather(self, children: dict[Any, Any], nodes: Mapping[Any, str], drive: Any) -> dict[Any, Outcome]:
         peers = []
         for (role, rank), (_, pipe) in children.items():
-            assert pipe.poll(PATIENCE_S)
+            assert pipe.poll(HANG_S)
             peers.append(m.Peer(role, rank, nodes.get((role, rank), "here"), pipe.recv()))
         with zmq.Context() as context:
             reports = context.socket(zmq.PULL)
@@ -216,11 +215,11 @@ class Fleet:
                     drive(Agent(reports, sockets, status_pages))
                 outcomes = {}
                 for key, (_, pipe) in children.items():
-                    assert pipe.poll(PATIENCE_S), f"{key} does not end: {status_pages[key].read()}"
+                    assert pipe.poll(HANG_S), f"{key} does not end: {status_pages[key].read()}"
                     outcomes[key] = pipe.recv()
                 for key, (process, pipe) in children.items():
                     pipe.send("go")
-                    process.join(PATIENCE_S)
+                    process.join(HANG_S)
                     assert process.exitcode == 0, key
                 return outcomes
             finally:
@@ -287,7 +286,7 @@ class Fleet:
             for opened in hooks.opened:
                 opened(-1)
             while any(way.state.unheard for way in ports.ways):
-                endpoint.pump(PATIENCE_S)
+                endpoint.pump(HANG_S)
             outcome.seen = workload.seen
             outcome.finished = loop.run()
             if after is not None:

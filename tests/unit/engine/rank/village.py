@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import zmq
+from tests.waiting import HANG_S
 
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh_checkpoint import disk
@@ -32,7 +33,6 @@ from rolemesh_processes.openmp import end_threads
 from rolemesh_runtime.metrics import Metrics
 
 HERE = Path(__file__).parent
-PATIENCE_S = 40
 VERSION = version("rolemesh")
 
 
@@ -254,7 +254,7 @@ class Village:
     # ---------------------------------------------------------------------------------------------- what tests do
 
     def until(self, condition: Any) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + HANG_S
         while not condition():
             assert time.monotonic() < deadline, "\n".join(
                 [f"{key}: {rank.status_page.read()} gen {rank.launch.generation}" for key, rank in self.ranks.items()]

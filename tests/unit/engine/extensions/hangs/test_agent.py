@@ -6,12 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.unit.engine.extensions.agent_process import FakeAgent
+from tests.waiting import until
 
 from rolemesh_durable.extensions.hangs import agent as stacks
 from rolemesh_durable.extensions.hangs.agent import StackTaker, take_stacks
@@ -38,13 +38,6 @@ def start() -> Iterator[Callable[[str, str], int]]:
     for process in started:
         process.kill()
         process.communicate()
-
-
-def until(condition: Callable[[], bool], limit_s: float = 30.0) -> None:
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def state(pid: int) -> str:
