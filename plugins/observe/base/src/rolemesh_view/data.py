@@ -140,7 +140,7 @@ def metrics(run: Viewed, runs: Runs, query: Query) -> bytes:
         found = runs.find(other) if other else None
         if found is not None and found not in chosen:
             chosen.append(found)
-    raw, smooth, ends = [], [], []
+    raw, smooth, ends = [], [], list[float]()
     for each in chosen[:MOST_RUNS]:
         ends += places_of(each.facts, [line.step for line in each.facts.metrics()[-1:]], along)
         steps, values = each.facts.points(name)
