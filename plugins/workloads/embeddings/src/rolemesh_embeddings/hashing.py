@@ -79,9 +79,12 @@ def firsts(ordered: Keys) -> NDArray[np.bool_]:
 
 
 def unique(keys: NDArray[Any]) -> Keys:
-    """Return the different keys of an array of any shape, ascending."""
-    ordered = np.sort(flat(keys))
-    return ordered[firsts(ordered)]
+    """Return the different keys of an array of any shape, ascending; the array itself if it has them so."""
+    ordered = flat(keys)
+    if not (ordered[1:] > ordered[:-1]).all():
+        ordered = np.sort(ordered)
+        ordered = ordered[firsts(ordered)]
+    return ordered
 
 
 def drawn(

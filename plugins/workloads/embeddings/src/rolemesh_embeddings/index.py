@@ -89,7 +89,9 @@ class Index:
     def load(self, bucket: int, local: NDArray[Any], first: int) -> None:
         """Take a bucket's region: slots with the number of a row plus one, counted from row `first`."""
         self._take(bucket, len(local))
-        np.add(local, first, out=self.region(bucket), where=local > 0, casting="same_kind")
+        region = self.region(bucket)
+        np.multiply(local > 0, np.int32(first), out=region)
+        region += local
         self.counts[bucket] = int(np.count_nonzero(local))
 
     def _make_room(self, buckets: Rows, more: NDArray[np.int64]) -> None:

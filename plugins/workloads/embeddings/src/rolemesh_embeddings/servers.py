@@ -51,9 +51,10 @@ class Servers:
     async def fetch(self, keys: Mapping[str, Any]) -> Batch:
         """Return the rows of `keys`, which are arrays by table, in the form of the operator `lookup`."""
         given = {name: unique(each) for name, each in keys.items()}
+        buckets = {name: bucket_of(mix(each)) for name, each in given.items()}
 
         async def ask(rank: int, session: str) -> Any:
-            mine = {name: each[self._is_at(each, rank)] for name, each in given.items()}
+            mine = {name: each[self._rank_of[buckets[name]] == rank] for name, each in given.items()}
             if self._cache_rows:
                 return await self._ask(mine, rank, session)
             return await self._ctx.call(self._role, "fetch", mine, session=session)
@@ -102,20 +103,17 @@ class Servers:
         number = self._step * IN_STEP + self._count
         names = [column.removesuffix("_keys") for column in grads if column.endswith("_keys")]
         given = {name: (grads[f"{name}_keys"].values, grads[f"{name}_grads"].values) for name in names}
+        buckets = {name: bucket_of(mix(keys)) for name, (keys, _) in given.items()}
 
         async def send(rank: int, session: str) -> None:
-            own = {name: self._is_at(keys, rank) for name, (keys, _) in given.items()}
-            mine = {name: [keys[own[name]], values[own[name]]] for name, (keys, values) in given.items()}
+            at = {name: np.flatnonzero(self._rank_of[each] == rank) for name, each in buckets.items()}
+            mine = {name: [each.take(at[name], 0) for each in given[name]] for name in names}
             await self._ctx.call(self._role, "push", number, mine, session=session)
             done = self._applied.setdefault(rank, deque(maxlen=REMEMBERED))
             if not done or done[-1] < number:
                 done.append(number)
 
         await self._all(send)
-
-    def _is_at(self, keys: Keys, rank: int) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = self._rank_of[bucket_of(mix(keys))] == rank
-        return found
 
     async def _all(self, ask: Callable[[int, str], Awaitable[T]]) -> list[T]:
         """Return the answers of all ranks. Ask all again if a session is lost."""

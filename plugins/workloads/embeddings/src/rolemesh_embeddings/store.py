@@ -15,7 +15,7 @@ from rolemesh_embeddings.hashing import BUCKETS, Keys, bucket_of, mix
 from rolemesh_embeddings.index import Index, Rows
 from rolemesh_embeddings.reserved import ALIGNED, Reserved
 
-__all__ = ["Store"]
+__all__ = ["Store", "put"]
 
 _OWN = {"": np.zeros(0)}
 _ALONE = sys.getrefcount(_OWN[""])
@@ -39,8 +39,10 @@ class Store:
         self.index = Index(self.columns["keys"], self.most)
         self._place: NDArray[Any] = Reserved(np.int32, 0, self.most).array
         """Place of each row in `fresh()`, from 1; 0: it has not changed since `settled`."""
-        self._lists: list[Rows] = []
-        self._count = 0
+        self._order: NDArray[Any] = Reserved(np.int64, 0, self.most).array
+        self._count, self._tracked = 0, False
+        self._mark, self._later = -1, 0
+        """Number of the fresh rows that changed after update `_mark`; -1: not known for any update."""
         self._touched: list[Rows] = []
         self._packed: dict[str, NDArray[Any]] = {}
         self._end = 0
@@ -75,7 +77,8 @@ class Store:
         """Remove rows in update number `update`."""
         if not len(rows):
             return
-        self._gone.append((update, self.columns["keys"][rows].copy()))
+        if self._tracked:
+            self._gone.append((update, self.columns["keys"][rows].copy()))
         self.index.remove(rows)
         self._free.append(rows)
         if self._place[rows].any():
@@ -83,21 +86,41 @@ class Store:
             self._place[rows] = 0
             self._freshen(before[self._place[before] > 0])
 
+    def track(self) -> None:
+        """Know from now on which rows have changed since `settled`. Up to now that is all of them."""
+        if not self._tracked:
+            self._tracked = True
+            self._append(self.rows())
+
     def touch(self, rows: Rows, update: int) -> None:
         """Note that update number `update` has changed these different rows."""
-        self.columns["changed"][rows] = update
-        self._append(rows[self._place[rows] == 0])
-        self._touched.append(rows)
+        changed = self.columns["changed"]
+        if self._tracked:
+            new = self._place[rows] == 0
+            if self._mark >= 0:
+                self._later += int(np.count_nonzero(new | (changed[rows] <= self._mark)))
+            self._append(rows[new])
+            self._touched.append(rows)
+        changed[rows] = update
 
     def fresh(self, since: int = -1) -> Rows:
-        """Return the rows that changed since `settled`, in a fixed order; if given, only since update `since`."""
-        if len(self._lists) != 1:
-            self._lists = [np.concatenate(self._lists)] if self._lists else [np.zeros(0, np.int64)]
-        rows = self._lists[0]
+        """Return the rows that changed since `settled`, in a fixed order; if given, only since update `since`.
+
+        The first is a view until rows change.
+        """
+        rows: Rows = self._order[: self._count]
         return rows if since < 0 else rows[self.columns["changed"][rows] > since]
 
+    def waiting(self, since: int) -> int:
+        """Return the number of rows that `fresh` returns."""
+        if since < 0:
+            return self._count
+        if since != self._mark:
+            self._mark, self._later = since, len(self.fresh(since))
+        return self._later
+
     def packed(self) -> Mapping[str, NDArray[Any]]:
-        """Return copies of the columns of `fresh`, padded with zeros to a power of two.
+        """Return copies of the columns of `fresh`, padded with zeros: lengths that stay the same cost less to store.
 
         An array in which only few rows have changed since the last call is used again, unless somebody still has it.
         """
@@ -105,12 +128,13 @@ class Store:
         size = 1 << max(6, (max(len(rows), 1) - 1).bit_length())
         for name, column in self.columns.items():
             if len(self._packed.get(name, ())) == size and sys.getrefcount(self._packed[name]) == _ALONE:
-                self._packed[name][self._place[changed] - 1] = column[changed]
+                put(self._packed[name], self._place[changed] - 1, column.take(changed, 0))
             else:
                 self._packed[name] = np.zeros((size, *column.shape[1:]), column.dtype)
                 np.take(column, rows, 0, self._packed[name][: len(rows)], mode="clip")
         self._touched = []
-        return dict(self._packed)
+        step = size >> 4
+        return {name: each[: -(-max(len(rows), 1) // step) * step] for name, each in self._packed.items()}
 
     def gone(self) -> Keys:
         """Return the removed keys that `settled` has not forgotten."""
@@ -173,6 +197,7 @@ class Store:
         for name, column in self.columns.items():
             column[start : start + count] = columns[name]
         rows = self.upsert(rows, gone, where)
+        self._mark = -1
         self._append(rows)
         self._touched.append(rows)
 
@@ -188,13 +213,14 @@ class Store:
 
     def _append(self, new: Rows) -> None:
         """Add rows to the fresh ones."""
-        self._place[new] = np.arange(self._count + 1, self._count + len(new) + 1)
-        self._count += len(new)
-        self._lists.append(new)
+        end = self._count + len(new)
+        self._place[new] = np.arange(self._count + 1, end + 1)
+        self._order[self._count : end] = new
+        self._count = end
 
     def _freshen(self, kept: Rows) -> None:
         """Let `kept` be the fresh rows, in this order."""
-        self._lists, self._count, self._touched = [], 0, []
+        self._count, self._mark, self._touched = 0, -1, []
         self._packed.clear()
         self._append(kept)
 
@@ -217,3 +243,9 @@ class Store:
                 remedy="give the role more ranks, set the table's option `evict_after`, or a larger `most_rows`",
             )
         self._end = max(self._end, end)
+
+
+def put(column: NDArray[Any], rows: Rows, values: NDArray[Any]) -> None:
+    """Set rows of a contiguous array to `values`. Numpy is faster with whole rows as its elements."""
+    row = np.dtype((np.void, column.strides[0]))
+    np.put(column.view(row), rows, np.ascontiguousarray(values, column.dtype).view(row))

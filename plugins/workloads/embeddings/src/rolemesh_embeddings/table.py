@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,11 +14,13 @@ from rolemesh.api.context import stable_seed
 from rolemesh_embeddings.hashing import BUCKETS, Keys, drawn, firsts
 from rolemesh_embeddings.index import Rows
 from rolemesh_embeddings.options import TableOptions
-from rolemesh_embeddings.store import Store
+from rolemesh_embeddings.store import Store, put
 
 __all__ = ["Floats", "Table", "begun", "looked_up", "summed"]
 
 Floats = NDArray[np.float32]
+RECENT = 4
+"""Number of lookups whose rows a table remembers: updates with the same keys follow."""
 
 
 class Table:
@@ -32,12 +35,14 @@ class Table:
         if slots:
             columns["kept"] = (np.float32, slots * options.dim)
         self.store = Store(columns, options.most_rows)
+        self._recent: deque[tuple[Keys, Rows]] = deque(maxlen=RECENT)
         # Keys that have not been seen often enough for a row.
         self.seen = Store({"times": (np.int32, 0)}, options.most_rows) if options.admit_after > 1 else None
 
     def lookup(self, keys: Keys) -> tuple[Floats, int]:
         """Return the values of different keys, float32 (keys, dim), and how many of them have a row."""
         rows = self.store.find(keys)
+        self._recent.append((keys, rows))
         known = rows >= 0
         if known.all():
             return self._values(rows), len(rows)
@@ -54,7 +59,7 @@ class Table:
     def update(self, keys: Keys, grads: Floats, update: int) -> int:
         """Apply the gradients (keys, dim) of different keys in update number `update`, from 1. Return how many keys
         were not admitted."""
-        rows = self.store.find(keys)
+        rows = self._found(keys)
         new = rows < 0
         if new.any():
             admitted = self._admitted(keys[new], update)
@@ -64,7 +69,7 @@ class Table:
             if "kept" in self.store.columns:
                 kept = np.empty((len(made), self._slots * self.options.dim), np.float32)
                 self.options.optimizer.begin(kept)
-                self.store.columns["kept"][fresh] = kept
+                put(self.store.columns["kept"], fresh, kept)
             places = np.flatnonzero(new)
             rows[places[admitted]] = fresh
             if not admitted.all():
@@ -72,9 +77,9 @@ class Table:
                 rows, grads = rows[keep], grads[keep]
         values, optimizer = self._values(rows), self.options.optimizer
         if "kept" in self.store.columns:
-            kept = self.store.columns["kept"][rows]
+            kept = self.store.columns["kept"].take(rows, 0)
             optimizer.step(values, kept.reshape(len(rows), self._slots, self.options.dim), grads, update)
-            self.store.columns["kept"][rows] = kept
+            put(self.store.columns["kept"], rows, kept)
         else:
             optimizer.step(values, np.empty((len(rows), 0, 0), np.float32), grads, update)
         self._write(rows, values)
@@ -97,6 +102,7 @@ class Table:
                 rows = store.index.rows_of(update % BUCKETS)
                 old = rows[store.columns["changed"][rows] < update - self.options.evict_after]
                 store.remove(old, update)
+                self._recent.clear()
                 removed += len(old) if store is self.store else 0
         return removed
 
@@ -118,12 +124,21 @@ class Table:
         self.seen.remove(rows[enough], update)
         return enough
 
+    def _found(self, keys: Keys) -> Rows:
+        """Return the row of each key, -1 for none. What a recent lookup has found is not searched again."""
+        for known, rows in reversed(self._recent):
+            if len(known) == len(keys) and (known == keys).all():
+                rows, new = rows.copy(), rows < 0
+                rows[new] = self.store.find(keys[new])
+                return rows
+        return self.store.find(keys)
+
     def _values(self, rows: Rows) -> Floats:
-        found: NDArray[Any] = self.store.columns["values"][rows]
+        found: NDArray[Any] = self.store.columns["values"].take(rows, 0)
         return _wide(found) if self._half else found
 
     def _write(self, rows: Rows, values: Floats) -> None:
-        self.store.columns["values"][rows] = _narrow(values) if self._half else values
+        put(self.store.columns["values"], rows, _narrow(values) if self._half else values)
 
 
 def begun(options: TableOptions, seed: int, table: str, keys: Keys) -> Floats:
@@ -142,16 +157,25 @@ def looked_up(updates: Sequence[int], parts: Sequence[Mapping[str, Any]]) -> Bat
     return Batch(found)
 
 
-def summed(keys: NDArray[Any], grads: Floats) -> tuple[Keys, Floats]:
-    """Return the different keys, ascending, and the sum of each one's gradients, in the order in which they came."""
-    keys = np.asarray(keys, np.int64)
-    order = np.argsort(keys, kind="stable")
-    ordered = keys[order]
+def summed(keys: NDArray[Any], grads: Floats, at: Rows | None = None) -> tuple[Keys, Floats]:
+    """Return the different keys, ascending, and the sum of each one's gradients, in the order in which they came.
+
+    `at`: the places to take, ascending; None: all. The results may be views.
+    """
+    keys, grads = np.asarray(keys, np.int64), np.asarray(grads, np.float32)
+    if at is None:
+        at = np.arange(len(keys))
+    whole = slice(at[0], at[-1] + 1) if len(at) and at[-1] + 1 - at[0] == len(at) else None
+    found = keys[whole] if whole else keys[at]
+    if (found[1:] > found[:-1]).all():
+        return found, grads[whole] if whole else grads.take(at, 0)
+    order = np.argsort(found, kind="stable")
+    ordered, sums = found[order], grads.take(at[order], 0)
     first = firsts(ordered)
     if first.all():
-        return ordered, np.asarray(grads, np.float32)[order]
+        return ordered, sums
     starts = np.flatnonzero(first)
-    return ordered[starts], np.add.reduceat(np.asarray(grads, np.float32)[order], starts, axis=0)
+    return ordered[starts], np.add.reduceat(sums, starts, axis=0)
 
 
 def _narrow(values: Floats) -> NDArray[np.uint16]:

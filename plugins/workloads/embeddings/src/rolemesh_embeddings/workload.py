@@ -101,8 +101,7 @@ class Embeddings(Workload):
         """
         found: dict[str, Any] = {}
         for name in self.part.tables:
-            wanted = self._mine(keys[name]) if name in keys else np.zeros(0, np.int64)
-            wanted = unique(np.concatenate([wanted, self._dense[name]]))
+            wanted = _joined([self._dense[name], *([self._mine(keys[name])] if name in keys else [])])
             found[name] = wanted, self._looked_up(name, wanted)
         return looked_up([self.part.updates], [found])
 
@@ -175,7 +174,7 @@ class Embeddings(Workload):
         asked, self._asked = self._asked, []
         wanted = [
             {
-                name: unique(np.concatenate([dense, *self._missing(name, keys, held, max_age)]))
+                name: _joined([dense, *self._missing(name, keys, held, max_age)])
                 for name, dense in self._dense.items()
                 if name in keys or len(dense)
             }
@@ -183,12 +182,14 @@ class Embeddings(Workload):
         ]
         found: dict[str, Any] = {}
         for name, dense in self._dense.items():
-            keys = unique(np.concatenate([dense, *(each[name] for each in wanted if name in each)]))
+            keys = _joined([dense, *(each[name] for each in wanted if name in each)])
             found[name] = keys, self._looked_up(name, keys)
         for own, (*_, answer) in zip(wanted, asked, strict=True):
             told: dict[str, Any] = {"updates": self.part.updates}
             for name, keys in own.items():
-                told[name] = [keys, found[name][1][np.searchsorted(found[name][0], keys)]]
+                every, values = found[name]
+                whole = len(keys) == len(every)
+                told[name] = [keys, values if whole else values.take(np.searchsorted(every, keys), 0)]
             if not answer.done():
                 answer.set_result(told)
 
@@ -213,7 +214,7 @@ class Embeddings(Workload):
         if given:
             self._apply(
                 {
-                    name: tuple(np.concatenate(each) for each in zip(*pairs, strict=True))
+                    name: pairs[0] if len(pairs) == 1 else [np.concatenate(each) for each in zip(*pairs, strict=True)]
                     for name, pairs in given.items()
                 }
             )
@@ -252,8 +253,7 @@ class Embeddings(Workload):
                     f"gradients for the table {name!r} have {grads.shape[1]} values",
                     remedy=f"it has {table.options.dim}",
                 )
-            own = self._is_mine(keys)
-            different, sums = summed(keys[own], grads[own])
+            different, sums = summed(keys, grads, np.flatnonzero(self._is_mine(keys)))
             refused = table.update(different, sums, part.updates)
             self._hottest[name].add(different)
             self.ctx.count(keys_updated=len(different), keys_not_admitted=refused)
@@ -281,6 +281,12 @@ class Embeddings(Workload):
         """See `Workload.persisted`. Remove files that no checkpoint from now on needs."""
         self.part.persisted(step)
         clean(self.part, self._exports, step)
+
+
+def _joined(parts: list[Keys]) -> Keys:
+    """Return the different keys of all parts, ascending."""
+    some = [each for each in parts if len(each)] or parts[:1]
+    return unique(some[0] if len(some) == 1 else np.concatenate(some))
 
 
 def _resumed(run_dir: Path) -> list[Path]:
