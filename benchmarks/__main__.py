@@ -42,7 +42,7 @@ NAMES = (
     "recording",
     "predictions",
 )
-UNPUBLISHED = ("embeddings", "staleness", "invariance", "grpo_trl", "pages")
+UNPUBLISHED = ("embeddings", "embeddings_large", "staleness", "invariance", "grpo_trl", "pages")
 """Benchmarks without committed results: they run if they are named."""
 
 

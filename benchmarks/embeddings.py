@@ -1,5 +1,5 @@
 """Rows per second that are looked up and updated: two servers and a worker; Ray's and torch's parameter servers; one
-process."""
+process. The first ones keep no state, as the others; what a failover ladder costs is in rows of its own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import os
 import socket
 import statistics
 import time
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,10 @@ from benchmarks.report import Report, ratios
 from benchmarks.running import JOBS, run_job
 
 ROWS, MOST, DIM, LR = 20_000, 1_000_000, 32, 0.1
+LADDER = ("failover=[{use: process}, {use: job}]",)
+CALLS = ("flow=embedded.py:called", "roles.worker.use=embedded.py:Caller")
+POPULAR = (*CALLS, "roles.keys.options.popular=true")
+CACHE = ("roles.worker.options={cache_rows: 65536, max_age: 8}",)
 
 
 def measure(quick: bool) -> Report:
@@ -26,7 +32,12 @@ def measure(quick: bool) -> Report:
     rounds, steps = (1, 12) if quick else (3, 60)
     kinds = {
         "rolemesh, lag 1": ours,
-        "rolemesh, lag 0": ours_in_turn,
+        "rolemesh, lag 0": partial(ours, lag=0),
+        "rolemesh, calls": partial(ours, more=CALLS),
+        "rolemesh, lag 1, with a ladder": partial(ours, more=LADDER),
+        "rolemesh, calls, with a ladder": partial(ours, more=CALLS + LADDER),
+        "rolemesh, calls, popular keys": partial(ours, more=POPULAR),
+        "rolemesh, calls, popular keys, a cache": partial(ours, more=POPULAR + CACHE),
         "Ray, rows": on_ray,
         "Ray, as documented": documented,
         "torch RPC": on_rpc,
@@ -38,22 +49,19 @@ def measure(quick: bool) -> Report:
             found[name].append(ROWS / statistics.median(kind(steps)))
     for name, samples in found.items():
         report.row(name, "rows/s", samples)
+    cached = ratios(found["rolemesh, calls, popular keys, a cache"], found["rolemesh, calls, popular keys"])
+    report.row("a cache / none", "×", cached)
     for name, times in (("Ray, as documented", 5), ("torch RPC", 3)):
         report.claim(f"rolemesh, lag 1 / {name}", ratios(found["rolemesh, lag 1"], found[name]), at_least=times)
     report.settings = {"rows of a step": ROWS, "keys": MOST, "values of a row": DIM, "steps": steps, "optimizer": "sgd"}
     return report
 
 
-def ours(steps: int, lag: int = 1) -> list[float]:
+def ours(steps: int, lag: int = 1, more: Sequence[str] = ()) -> list[float]:
     """Seconds of a step: the mean without the first quarter, since lines of metrics come several at a time."""
-    with run_job(JOBS / "embeddings.yaml", f"steps={10 * steps}", f"params.lag={lag}") as run_dir:
+    with run_job(JOBS / "embeddings.yaml", f"steps={10 * steps}", f"params.lag={lag}", *more) as run_dir:
         at = _late([json.loads(line)["time"] for line in (run_dir / "metrics.jsonl").read_text().splitlines()])
     return [(at[-1] - at[0]) / (len(at) - 1)]
-
-
-def ours_in_turn(steps: int) -> list[float]:
-    """The same without a lag: a step waits for the update of the step before."""
-    return ours(steps, lag=0)
 
 
 def alone(steps: int) -> list[float]:
