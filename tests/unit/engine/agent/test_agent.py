@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.engine.agent.conftest import COUNTS, Node, until
+from tests.unit.engine.agent.conftest import COUNTS, Node
+from tests.waiting import until
 
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.refs import StartRef

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from tests.unit.engine.agent.conftest import COUNTS, Node, until
+from tests.unit.engine.agent.conftest import COUNTS, Node
+from tests.waiting import until
 
 from rolemesh_checkpoint.memory import MemorySnapshots
 from rolemesh_checkpoint.send_log import SendLog

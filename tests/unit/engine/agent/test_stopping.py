@@ -7,7 +7,8 @@ import signal
 from collections.abc import Callable
 
 import pytest
-from tests.unit.engine.agent.conftest import Node, until
+from tests.unit.engine.agent.conftest import Node
+from tests.waiting import until
 
 from rolemesh_durable.protocol import messages as m
 
