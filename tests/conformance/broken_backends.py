@@ -1,6 +1,7 @@
 """Backends that each do one thing wrong, and the standard tests that find it. All are the backend `local` otherwise.
 
-Their supervisors run `run`, so that a class can break them, too.
+Their supervisors run `run`, so that a class can break them, too. A backend that starts an agent beside one that stands
+still is not among them: the guard of each agent kills its predecessor.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from rolemesh_durable.api.hosting import MasterConfig
 from rolemesh_local import LocalBackend
 from rolemesh_local import __main__ as supervising
 from rolemesh_local.backend import LocalOptions
-from rolemesh_local.messages import AgentState, Link, Spawn, SupervisorStart, ToMaster
+from rolemesh_local.messages import AgentState, Link, SupervisorStart, ToMaster
 from rolemesh_local.supervisor import Supervisor, _Master
 from rolemesh_processes.beginning import die_with_parent
 from rolemesh_runtime.lock import hold
@@ -211,22 +212,6 @@ class Silent(Sound):
         Supervisor._agent_gone = gone  # type: ignore[method-assign]
 
 
-class Gentle(Sound):
-    """Starts an agent beside one that stands still."""
-
-    name = "gentle"
-
-    @classmethod
-    def supervise(cls) -> None:
-        def spawn(self: Supervisor, spawn: Spawn) -> None:
-            self._agents[spawn.agent] = AgentState(spawn.agent, spawn.incarnation, spawn.node, 0)
-            self._waiting[spawn.agent] = spawn
-            self._fork_waiting(spawn.agent)
-
-        Supervisor._spawn = spawn  # type: ignore[method-assign]
-        Supervisor._kill = lambda self, agent, incarnation: None  # type: ignore[method-assign]
-
-
 class Parental(Sound):
     """Ends every job with its starter."""
 
@@ -255,6 +240,5 @@ BROKEN: dict[type[Sound], set[str]] = {
     Abandoning: {MASTER},
     Sweeping: {MASTER},
     Silent: {AGENT},
-    Gentle: {AGENT},
     Parental: {STARTER},
 }
