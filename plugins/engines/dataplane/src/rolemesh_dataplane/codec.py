@@ -127,10 +127,10 @@ def below(tree: list[Any]) -> Sequence[Tree] | None:
     return None
 
 
-def flatten(header: bytes, sizes: Sequence[int], buffers: Sequence[Buffer]) -> bytes:
+def flatten(header: bytes, sizes: Sequence[int], buffers: Sequence[Buffer], head: bytes = b"") -> bytes:
     """Return sizes, header and buffers as one piece, with the buffers aligned to 16 bytes of it. `buffers` may be
-    empty: ()."""
-    parts: list[Buffer] = [_sizes(len(sizes)).pack(*sizes), header]
+    empty: (). `head` comes before them; its length is a multiple of 16."""
+    parts: list[Buffer] = [head, _sizes(len(sizes)).pack(*sizes), header]
     at = 8 * len(sizes) + len(header)
     for buffer in buffers:
         gap = -at % _ALIGNMENT

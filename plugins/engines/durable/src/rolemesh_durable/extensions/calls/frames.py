@@ -75,7 +75,7 @@ def frame_of(
     """Return the complete frame for sending."""
     header, sizes = _pack(words), [len(buffer) for buffer in buffers]
     head = HEAD.pack(DATA, INLINE, 1, way, rank, generation, step, 0, len(header), len(sizes))
-    return head + flatten(header, sizes, buffers)
+    return flatten(header, sizes, buffers, head)
 
 
 def key_of(op: int, step: int, line: str, role: str, method: str, header: bytes, buffers: Sequence[Buffer]) -> bytes:
