@@ -15,10 +15,12 @@ import pytest
 from rolemesh import Job, flow
 from rolemesh.api.observer import Event
 from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE, RESULT_FILE
+from rolemesh_facts.recoveries import Story
+from rolemesh_facts.run import Summary
 from rolemesh_recorder.lines import FLOW_FILE, RECORD_DIR, Account, FlowEdge, FlowFile, FlowOp, Stretch, encode
 from rolemesh_report.flow_picture import flow_picture
 from rolemesh_report.secrets import without_secrets
-from rolemesh_report.sections import CURVES, metrics_section
+from rolemesh_report.sections import CURVES, failures_section, metrics_section
 from rolemesh_report.writing import write_report
 
 ROLES = """
@@ -187,3 +189,9 @@ def test_the_most_important_metrics_come_first_and_many_others_are_left_out() ->
     assert re.findall("<b>(.*?)</b>", text)[0] == "reward"
     assert text.count("<figure") == CURVES
     assert "4 more metrics are not shown" in text
+
+
+def test_a_recovery_that_another_one_replaced_says_so() -> None:
+    found = [Story(number, 1.0, ({"role": "a", "rank": 0},), "process") for number in (1, 2)]
+    said = failures_section(found, Summary("a", "failed", 1, None, 0.0, 0.0, "", {}, None))
+    assert re.findall("<td>caught up after</td><td>(.*?)</td>", said) == ["replaced by recovery 2", "not caught up"]

@@ -110,18 +110,25 @@ def failures_section(found: Sequence[Story], summary: Summary) -> str:
         return f"<p>The events tell of no failure. The job is {clean(summary.state)}: {prose(summary.message)}</p>"
     if not found:
         return "<p>Nothing failed.</p>"
-    parts = [_story(story) for story in found[:STORIES]]
+    shown = found[:STORIES]
+    laters = [
+        next((each.number for each in found[at:] if each.number and each.failures), 0)
+        for at in range(1, len(shown) + 1)
+    ]
+    parts = [_story(story, later) for story, later in zip(shown, laters, strict=True)]
     more = f"<p>{len(found) - STORIES} more are in events.jsonl.</p>" if len(found) > STORIES else ""
     return "".join(parts) + more
 
 
-def _story(story: Story) -> str:
+def _story(story: Story, later: int) -> str:
+    """Return a recovery; `later` is the number of the next one after a failure, 0 for none."""
     title = f"Recovery {story.number}, {_time(story.began)}" if story.number else f"Failure, {_time(story.began)}"
     lines = [("level", story.level and f"{story.level}: {story.reason}"), ("restarted", ", ".join(story.restarted))]
     lines.append(("goes on at", ", ".join(f"{name} step {step}" for name, step in story.resume)))
     lines.append(("state from", story.source))
     lines.append(("ranks ready after", seconds(story.ready_s)))
-    lines.append(("caught up after", seconds(story.regained_s) or ("not caught up" if story.number else "")))
+    missed = f"replaced by recovery {later}" if later else "not caught up"
+    lines.append(("caught up after", seconds(story.regained_s) or (missed if story.number else "")))
     body = "".join(f"<tr><td>{clean(name)}</td><td>{clean(text)}</td></tr>" for name, text in lines if text)
     failed = "".join(f"<p>{clean(_failure(each))}</p>{_pre(each)}" for each in story.failures)
     trail = f"<pre>{clean(chr(10).join(story.trail))}</pre>" if story.trail else ""
