@@ -153,19 +153,17 @@ class StoreConformance(PluginConformance):
     ) -> None:
         """A master that was taken for dead still writes, from another process or node than its successor."""
         spawn = multiprocessing.get_context("spawn")
-        start, won = spawn.Barrier(2), [spawn.Value("q", -1) for _ in range(2)]
+        start, won = spawn.Barrier(2, timeout=self.timeout_s), [spawn.Value("q", -1) for _ in range(2)]
         store.write(None, "0")
-        racers = [
-            spawn.Process(target=_race, args=(cls, database, tmp_path, store.job_id, start, mine)) for mine in won
-        ]
-        for racer in racers:
-            racer.start()
-        for racer in racers:
+        other, own = ((cls, database, tmp_path, store.job_id, start, mine) for mine in won)
+        racer = spawn.Process(target=_race, args=other)
+        racer.start()
+        try:
+            _race(*own)
             racer.join(self.timeout_s)
-        codes = [racer.exitcode for racer in racers]
-        for racer in racers:
+            assert racer.exitcode == 0, f"the other process that writes has ended with {racer.exitcode}"
+        finally:
             racer.kill()
-        assert codes == [0, 0], f"the processes that write have ended with {codes}"
         counts, root = [mine.value for mine in won], int(store.root() or 0)
         assert sum(counts) == root, f"of {root} changes, two processes have made {counts[0]} and {counts[1]}"
         assert [seq for seq, _ in store.records(1, 1 << 30)] == list(range(1, root + 1))
