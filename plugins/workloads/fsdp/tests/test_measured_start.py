@@ -11,7 +11,7 @@ from every_model import config_of, model_of
 
 from rolemesh.api.batch import Batch, Ragged
 from rolemesh.api.workload import RankContext
-from rolemesh_fsdp import FSDPOptions, FSDPWorkload
+from rolemesh_fsdp import FSDPOptions, FSDPWorkload, engine
 
 LOSSES = "rolemesh_training.losses:"
 
@@ -83,3 +83,13 @@ def test_the_measurement_changes_neither_the_state_nor_the_random_numbers(hybrid
     for name, shard in one["model"].items():
         assert np.array_equal(shard.data.numpy(), other["model"][name].data.numpy())
     assert all(np.array_equal(value, other["rng"][name]) for name, value in one["rng"].items())
+
+
+def test_a_small_model_is_gathered_once_for_the_measurement_and_a_large_one_for_each_pass(hybrid, monkeypatch):
+    told: list[bool] = []
+    monkeypatch.setattr(engine, "reshard", lambda model, after_forward: told.append(after_forward))
+    started(monkeypatch, hybrid)
+    assert told == [False, True]
+    monkeypatch.setattr(engine, "KEPT_BYTES", 1000)
+    started(monkeypatch, hybrid)
+    assert told == [False, True]

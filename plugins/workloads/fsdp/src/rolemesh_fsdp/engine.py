@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from rolemesh.api.batch import Shard
 from rolemesh.api.workload import State
-from rolemesh_fsdp.model import local, release, shard
+from rolemesh_fsdp.model import local, release, reshard, shard
 from rolemesh_training.blocks import Blocks, first_row
 from rolemesh_training.contract import LossOutput
 from rolemesh_training.model import parameters
@@ -18,6 +19,9 @@ from rolemesh_training.parts import Parts
 from rolemesh_training.trainer import Trainer
 
 __all__ = ["Engine"]
+
+KEPT_BYTES = 1 << 30
+"""Size of a model up to which a rank keeps all parameters between forward passes in a row."""
 
 
 class Engine(Trainer):
@@ -85,6 +89,19 @@ class Engine(Trainer):
 
     def on_device(self) -> list[torch.Tensor]:
         return [*super().on_device(), *(local(parameter) for parameter in self.model.parameters())]
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Gather the parameters of a model of up to `KEPT_BYTES` once for all passes inside."""
+        small = sum(each.numel() * each.element_size() for each in self.model.parameters()) <= KEPT_BYTES
+        keeps = small and self.options.reshard_after_forward
+        if keeps:
+            reshard(self.model, False)
+        try:
+            yield
+        finally:
+            if keeps:
+                reshard(self.model, True)
 
     def release(self) -> None:
         release(self.model)

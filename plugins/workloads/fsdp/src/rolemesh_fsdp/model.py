@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from rolemesh_fsdp.options import FSDPOptions
 from rolemesh_training.model import decoder_layers
 
-__all__ = ["local", "release", "shard"]
+__all__ = ["local", "release", "reshard", "shard"]
 
 
 def shard(model: torch.nn.Module, options: FSDPOptions, world_size: int, device: torch.device) -> torch.nn.Module:
@@ -37,6 +37,13 @@ def release(model: torch.nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
+
+
+def reshard(model: torch.nn.Module, after_forward: bool) -> None:
+    """Say whether forward passes free what they have gathered. A model that `shard` has not changed stays as it is."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_reshard_after_forward(after_forward, recurse=False)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

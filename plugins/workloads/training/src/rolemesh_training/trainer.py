@@ -135,6 +135,10 @@ class Trainer(ABC):
         """Return the context of each forward pass."""
         return nullcontext()
 
+    def kept(self) -> AbstractContextManager[Any]:
+        """Return the context of several forward passes with the same parameters; `release` follows."""
+        return nullcontext()
+
     def progress(self) -> dict[str, Any]:
         """Return the other parts of a snapshot, as JSON values."""
         return {}
@@ -417,7 +421,7 @@ class Trainer(ABC):
         if self._fit or text_config(self.model) is None or getattr(self.options, "task", "") == "classification":
             return
         try:
-            with self.precision():
+            with self.precision(), self.kept():
                 own = fitness(self.model, self.device, lambda value: max(self.group.gather(value)))
         finally:
             self.release()
