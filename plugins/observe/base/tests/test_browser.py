@@ -36,7 +36,7 @@ def test_scripts_draw_lanes_and_curves_without_a_complaint_and_keys_choose_piece
             browser.ask("Page.navigate", url=re.sub("/[a-z]+[?]", "/time?", address))
             browser.until("document.querySelector('#lanes[data-ready]') !== null")
             marks = browser.value("[...document.querySelectorAll('#marks li')].map(each => each.textContent).join('|')")
-            assert marks.startswith("at 200.0 ms sink/0 <script>alert(1)</script>"), "the failure, as text"
+            assert marks.startswith("at 200.0 ms sink/0: <script>alert(1)</script>"), "the failure, as text"
             browser.value("document.querySelector('[data-zoom=\"0.5\"]').click()")
             browser.value("document.getElementById('lanes').focus()")
             for keys, said in (
