@@ -91,10 +91,9 @@ class Readers:
         """Return the seconds since the first look."""
         return time.monotonic() - self._began
 
-    def have_moved(self) -> bool:
-        """Return whether their processor time has ever grown, as far as the looks tell."""
-        self.still_s()
-        return self._moved > self._began
+    def move(self, seconds: float) -> bool:
+        """Return whether their processor time has grown in the last `seconds`, as far as the looks tell."""
+        return self.still_s() < seconds and self._moved > self._began
 
     def still_s(self) -> float:
         """Return for how many seconds no processor time of these threads has grown, as far as the looks tell."""

@@ -170,7 +170,7 @@ class _Show:
 
     def _silent(self, name: str) -> dict[str, Any]:
         readers = self._stuck.get(name)
-        return pages.silent(name, reads=readers is not None and readers.have_moved())
+        return pages.silent(name, reads=readers is not None and readers.move(LIMIT_S))
 
     def _one_by_one(self) -> tuple[tuple[list[Viewed], list[str]], list[str]]:
         """Return what `_jobs` lists, and the names of folders that do not answer: some folder holds up the listing."""
