@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rolemesh_embeddings.hashing import Keys, mix
+from rolemesh_embeddings.store import put
 
 __all__ = ["Cache"]
 
@@ -31,7 +32,7 @@ class Cache:
         here = (self._keys[at] == keys) & (self._updates[at] >= 0)
         at = at[here]
         self._found[at] = True
-        return here, self._updates[at], self._values[at]
+        return here, self._updates[at], self._values.take(at, 0)
 
     def put(self, keys: Keys, values: NDArray[np.float32], update: int) -> None:
         """Keep the values (keys, dim) of different keys, which hold up to `update`, where there is a place."""
@@ -40,10 +41,10 @@ class Cache:
         at = self._at(keys)
         free = (self._keys[at] == keys) | ~self._found[at]
         self._found[at[~free]] = False
-        at, keys, values = at[free], keys[free], values[free]
-        self._keys[at] = keys
-        last = self._keys[at] == keys  # of several keys for one place
-        self._updates[at[last]], self._values[at[last]] = update, values[last]
+        self._keys[at[free]] = keys[free]
+        last = np.flatnonzero(free & (self._keys[at] == keys))  # of several keys for one place
+        self._updates[at[last]] = update
+        put(self._values, at[last], values.take(last, 0))
 
     def clear(self) -> None:
         """Keep nothing."""

@@ -62,7 +62,7 @@ def write(path: Path, stores: Mapping[str, Store], buckets: list[int]) -> None:
 
 
 def _columns(store: Store, rows: Rows, put: Any) -> dict[str, Any]:
-    return {"rows": len(rows), "columns": {name: put(column[rows]) for name, column in store.columns.items()}}
+    return {"rows": len(rows), "columns": {name: put(column.take(rows, 0)) for name, column in store.columns.items()}}
 
 
 class RowFile:

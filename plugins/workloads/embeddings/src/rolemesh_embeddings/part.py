@@ -89,7 +89,7 @@ class Part:
     # ------------------------------------------------------------------------------------------------------ updates
 
     def finished(self) -> str:
-        """Note the end of an update: write a file if enough rows have changed.
+        """Note the end of an update: if enough rows have changed, write a file, or name the last one in states.
 
         Return why that is not possible any more, or that the disk is slow (once), and "" otherwise. Without
         files the changed rows stay in the state.
@@ -99,13 +99,16 @@ class Part:
         since = self._pending.update if self._pending else -1
         fresh = sum(store.waiting(since) * store.row_bytes for store in self._stores.values())
         whole = sum(store.nbytes for store in self._stores.values())
-        if fresh <= max(self._file_bytes, whole / CHANGED):
+        most = max(self._file_bytes, whole / CHANGED)
+        if fresh <= (most / 2 if self._pending else most):  # half is time for the disk
             return ""
         failing, self._failing = self._failing, False
         waited, told = self._wait(), self._slow
         try:
-            self._adopt()
-            self._write()
+            if self._pending:
+                self._adopt()
+            else:
+                self._write()
         except OSError as error:
             self._again, self._failing = self.updates + AGAIN, True
             return "" if failing else f"rows cannot be written to {self._own}, and stay in the snapshots: {error}"

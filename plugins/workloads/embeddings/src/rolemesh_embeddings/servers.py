@@ -78,10 +78,11 @@ class Servers:
                 self._ctx.metric(cached=same.sum() / len(mine[name]))
             if self._sessions.get(rank) == session:  # not the answer of a life that has ended
                 good = same & (updates < now - self._max_age)
-                self._caches[name].put(known[good], had[name][good], now)
+                self._caches[name].put(known[good], had[name].take(np.flatnonzero(good), 0), now)
                 self._caches[name].put(keys, values, now)
             if same.any():
-                answer[name] = [np.concatenate([keys, known[same]]), np.concatenate([values, had[name][same]])]
+                kept = had[name].take(np.flatnonzero(same), 0)
+                answer[name] = [np.concatenate([keys, known[same]]), np.concatenate([values, kept])]
         return answer
 
     async def ahead(self, parts: Sequence[Mapping[str, Any]]) -> AsyncIterator[Batch]:
