@@ -97,7 +97,7 @@ class EngineConformance(PluginConformance):
         assert lines == [(3, 4), (7, 4), (9, 2)]
         written = load(handle.run_dir / JOB_FILE).spec.model_dump(mode="json")
         assert written == load(Written(job.text(), tmp_path, "job")).spec.model_dump(mode="json")
-        noted = _lines(handle.run_dir / "noted.jsonl")
+        noted: list[Any] = _lines(handle.run_dir / "noted.jsonl")
         assert (noted[0], noted[-1]) == (["job_started", {"source": 1, "sink": 2}], ["job_ended", "done"])
         assert [tuple(rest) for kind, *rest in noted if kind == "event"] == events
         assert [tuple(rest) for kind, *rest in noted if kind == "line"] == lines

@@ -290,7 +290,7 @@ def asking(name: str, base: Path, last: int) -> Job:
     """Return the job. It ends soon after step `last`, long before its last step."""
     own = [{"env_vars": {VARIABLE: f"of the {role}"}} for role in ("asker", "tool")]
     asker = {"target": f"{HERE}:Asker", "kwargs": {"last": last}}
-    least = {"resources": {"cpu": 0.1}, "use": "function"}
+    least: dict[str, Any] = {"resources": {"cpu": 0.1}, "use": "function"}
     return (
         Job(name, base=base, steps=100_000, seed=11, observers=[])
         .role("asker", world_size=2, options=asker, runtime_env=own[0], **least)
