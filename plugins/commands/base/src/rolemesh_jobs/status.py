@@ -24,6 +24,8 @@ __all__ = ["command"]
 
 LAST_BYTES = 65_536
 """Bytes at the end of ``metrics.jsonl`` and ``events.jsonl`` from which the speed of a job is taken."""
+NODE = 12
+"""Characters of a node's name in the table, of the 56 that Ray gives it; `rolemesh drain` takes the beginning."""
 
 
 def command(
@@ -109,15 +111,15 @@ def _print_one(p: dict[str, Any]) -> None:
     if master := p["master"]:
         state = p["state"] if p["state"] == "dead" else "up"
         style = state_style(state)
-        table.add_row("master", master["node"] or "", str(master["pid"]), Text(state, style), "", p["backend"])
+        table.add_row("master", (master["node"] or "")[:NODE], str(master["pid"]), Text(state, style), "", p["backend"])
     for agent in p["agents"]:
         state = Text(agent["state"], style=state_style(agent["state"]))
-        table.add_row(Text(agent["agent"]), Text(agent["node"]), str(agent["pid"] or ""), state, "", "")
+        table.add_row(Text(agent["agent"]), Text(agent["node"][:NODE]), str(agent["pid"] or ""), state, "", "")
     for rank in p["ranks"]:
         name, state = f"{rank['role']}/{rank['rank']}", Text(rank["state"], style=state_style(rank["state"]))
         doing = activity(msgspec.convert(rank, RankStatus)) if rank["state"] == "running" else Text()
         step = str(rank["step"]) if rank["step"] >= 0 else ""
-        table.add_row(Text(name), Text(rank["node"]), str(rank["pid"] or ""), state, step, doing)
+        table.add_row(Text(name), Text(rank["node"][:NODE]), str(rank["pid"] or ""), state, step, doing)
     if table.row_count:
         console.print(table)
 
