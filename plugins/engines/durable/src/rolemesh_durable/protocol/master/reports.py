@@ -88,7 +88,7 @@ class Reports:
         if ranks and context.state.patient:
             context.deadline = max(context.deadline, limit)
             if late := [rank for rank in ranks if self._late_at.setdefault(rank, limit) <= context.now]:
-                context.warnings[name] = f"waiting for threads or exit handlers of {', '.join(late)}; the log says which"
+                context.warnings[name] = f"waiting for threads or exit handlers of {', '.join(late)}; see its log"
 
     def _warning(self, name: str, warning: str) -> None:
         """Record each problem once, and when the agent has none any more."""
