@@ -37,7 +37,8 @@ class Run(NamedTuple):
 
 
 class Minutes:
-    """Notes how long each test took, with its set-up and tear-down, in whichever process it ran."""
+    """Notes how long each test took, with its set-up and tear-down, in whichever process it ran. Names one that fails at
+    once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -49,6 +50,8 @@ class Minutes:
         phase = "" if report.when == "call" else f" [{report.when}]"
         self._seconds[report.nodeid + phase] = report.duration
         self._loads.append(os.getloadavg()[0])
+        if report.failed:
+            print(f"\nfailed: {report.nodeid}{phase}", file=sys.stderr, flush=True)
 
     def pytest_sessionfinish(self) -> None:
         load = (min(self._loads), max(self._loads))
