@@ -37,8 +37,8 @@ class Run(NamedTuple):
 
 
 class Minutes:
-    """Notes how long each test took, with its set-up and tear-down, in whichever process it ran. Names one that fails at
-    once."""
+    """Notes how long each test took, with its set-up and tear-down, in whichever process it ran, and names one that
+    fails at once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
