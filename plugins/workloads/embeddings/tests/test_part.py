@@ -22,12 +22,8 @@ from rolemesh_runtime.digest import digest
 OPTIONS = TableOptions(dim=4, evict_after=40, admit_after=2)
 
 
-def part(folder: Path, rank: int = 0, ranks: int = 1, *, snapshots: bool = True) -> Part:
-    """Return an empty part; `snapshots`: from the first step on."""
-    made = Part({"t": Table("t", OPTIONS, 0)}, rank, ranks, folder, file_mb=0.02)
-    if snapshots:
-        made.state(0)
-    return made
+def part(folder: Path, rank: int = 0, ranks: int = 1) -> Part:
+    return Part({"t": Table("t", OPTIONS, 0)}, rank, ranks, folder, file_mb=0.02)
 
 
 def learn(parts: list[Part], first: int, last: int) -> list[str]:
@@ -72,19 +68,6 @@ def test_a_restored_part_continues_with_the_same_bits(tmp_path: Path) -> None:
         learn(lives, lives[0].updates + 1, stop)
         assert digest(lives[0].state(0)) == states[stop - 1], stop
     assert content(lives) == content([whole])
-
-
-def test_a_job_without_snapshots_writes_rows_at_its_end_only(tmp_path: Path) -> None:
-    whole, late = part(tmp_path / "whole"), part(tmp_path / "late", snapshots=False)
-    learn([whole, late], 1, 120)
-    assert not list(tmp_path.glob("late/*/*"))
-    state = late.state(120)
-    assert len(list(tmp_path.glob("late/*/*"))) == 1
-    again = part(tmp_path / "late")
-    again.restore(state)
-    learn([whole, late, again], 120, 200)
-    assert content([whole]) == content([late]) == content([again])
-    assert digest(late.state(200)) == digest(again.state(200))
 
 
 def test_other_numbers_of_ranks_keep_every_row(tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
 """The part of all tables that one rank has: its buckets, and its state as files with rows and the rows changed since.
 
 A state names files. It contains the rows that changed since the newest of these, so that a snapshot costs little even
-if the tables are large. Which rows are where depends on the updates and on the first state only, never on time. Before
-somebody asks for the first state, no file is written: a job without snapshots does so at its end.
+if the tables are large. Which rows are where depends on the updates only, never on time or on snapshots.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import shutil
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,7 +72,6 @@ class Part:
         self._syncing: threading.Thread | None = None
         self._error: OSError | None = None
         self._again, self._failing, self._slow = 0, False, False
-        self._asked = False
         self._kept: dict[int, set[str]] = {}
         self._first, self._restored = 1 << 62, 0
         """The step of the first state with an update of this life, and the number of updates before."""
@@ -94,7 +91,7 @@ class Part:
         Return why that is not possible any more, or that the disk is slow (once), and "" otherwise. Without
         files the changed rows stay in the state.
         """
-        if not self._asked or self.updates < self._again:
+        if self.updates < self._again:
             return ""
         since = self._pending.update if self._pending else -1
         fresh = sum(store.waiting(since) * store.row_bytes for store in self._stores.values())
@@ -157,12 +154,6 @@ class Part:
 
     def state(self, step: int) -> State:
         """Return the state after `step`."""
-        if not self._asked:
-            self._track()
-            self.finished()
-            self._wait()
-            with suppress(OSError):
-                self._adopt()
         about: dict[str, Any] = {
             "updates": self.updates,
             "callers": self.callers,
@@ -195,7 +186,6 @@ class Part:
         parts = {label: json.loads(bytes(given[f"{label}/about"])) for label in sorted(labels)}
         self.updates = self._restored = max((each["updates"] for each in parts.values()), default=0)
         self._kept.clear()
-        self._track()
         for label, about in parts.items():
             for caller, number in about["callers"].items():
                 self.callers[caller] = max(self.callers.get(caller, 0), number)
@@ -208,11 +198,6 @@ class Part:
             self._pending, self._turns = Named(*pending[:2]), pending[2]
             self._syncing = threading.Thread(target=self._sync, args=(path,), daemon=True)
             self._syncing.start()
-
-    def _track(self) -> None:
-        self._asked = True
-        for store in self._stores.values():
-            store.track()
 
     def _restore(self, label: str, about: Any, given: Mapping[str, Any], where: NDArray[np.bool_]) -> None:
         updates = dict(about["files"])

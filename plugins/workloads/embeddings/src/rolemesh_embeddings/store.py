@@ -40,7 +40,7 @@ class Store:
         self._place: NDArray[Any] = Reserved(np.int32, 0, self.most).array
         """Place of each row in `fresh()`, from 1; 0: it has not changed since `settled`."""
         self._order: NDArray[Any] = Reserved(np.int64, 0, self.most).array
-        self._count, self._tracked = 0, False
+        self._count = 0
         self._mark, self._later = -1, 0
         """Number of the fresh rows that changed after update `_mark`; -1: not known for any update."""
         self._touched: list[Rows] = []
@@ -77,8 +77,7 @@ class Store:
         """Remove rows in update number `update`."""
         if not len(rows):
             return
-        if self._tracked:
-            self._gone.append((update, self.columns["keys"][rows].copy()))
+        self._gone.append((update, self.columns["keys"][rows].copy()))
         self.index.remove(rows)
         self._free.append(rows)
         if self._place[rows].any():
@@ -86,21 +85,14 @@ class Store:
             self._place[rows] = 0
             self._freshen(before[self._place[before] > 0])
 
-    def track(self) -> None:
-        """Know from now on which rows have changed since `settled`. Up to now that is all of them."""
-        if not self._tracked:
-            self._tracked = True
-            self._append(self.rows())
-
     def touch(self, rows: Rows, update: int) -> None:
         """Note that update number `update` has changed these different rows."""
         changed = self.columns["changed"]
-        if self._tracked:
-            new = self._place[rows] == 0
-            if self._mark >= 0:
-                self._later += int(np.count_nonzero(new | (changed[rows] <= self._mark)))
-            self._append(rows[new])
-            self._touched.append(rows)
+        new = self._place[rows] == 0
+        if self._mark >= 0:
+            self._later += int(np.count_nonzero(new | (changed[rows] <= self._mark)))
+        self._append(rows[new])
+        self._touched.append(rows)
         changed[rows] = update
 
     def fresh(self, since: int = -1) -> Rows:
