@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile  # noqa: F401 (for a text)
+import time  # noqa: F401 (for a text)
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path

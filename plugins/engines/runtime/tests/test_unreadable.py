@@ -47,5 +47,5 @@ def test_looking_holds_the_error_of_the_last_look_until_something_is_found() -> 
     looking = Looking(look, 0.2)
     looking.look_again(0.1)
     assert (looking.found, str(looking.error)) == (None, "broken")
-    looking.wait()
+    looking.wait(60)
     assert (looking.found, looking.error) == (7, None)

@@ -60,7 +60,7 @@ def test_a_page_says_how_old_its_numbers_are_and_follows_an_ended_run_until_it_h
     assert run.look().age == 0
     go = threading.Event()
     look = viewed._look
-    monkeypatch.setattr(viewed, "_look", lambda facts: (go.wait(60), look(facts))[1])
+    monkeypatch.setattr(viewed, "_look", lambda *given: (go.wait(), look(*given))[1])
     (folder / "result.json").write_text(json.dumps({"status": "done", "message": ""}))
     lock.close()
     client = TestClient(application(runs, Access(TOKEN)), ADDRESS, headers={"authorization": f"Bearer {TOKEN}"})

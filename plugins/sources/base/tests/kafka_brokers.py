@@ -8,18 +8,18 @@ these, and adds partitions; it is one broker.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
-import time
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.waiting import HANG_S
+from tests.waiting import until
 
 if find_spec("confluent_kafka") is not None:
     from confluent_kafka import Producer, TopicPartition
@@ -79,14 +79,11 @@ class Server(Cluster):
         place = ["--host", self.host, "--kafka-port", str(self.port), "--data-dir", str(self.folder / "kafka")]
         with (self.folder / "kafka.log").open("a") as log:
             self.process = subprocess.Popen([SERVER, "start", "--only", "kafka", *place], stdout=log, stderr=log)
-        end = time.monotonic() + HANG_S
-        while True:
-            try:
-                socket.create_connection((self.host, self.port)).close()
-                return
-            except OSError:
-                assert time.monotonic() < end
-                time.sleep(0.02)
+        until(self._answers)
+
+    def _answers(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex((self.host, self.port)) == 0
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """End it. It saves its messages at SIGTERM, and otherwise within a second."""
@@ -100,7 +97,8 @@ class Mock(Cluster):
 
     def __init__(self) -> None:
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen([sys.executable, __file__], stdin=pipe, stdout=pipe, text=True)
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        self.process = subprocess.Popen([sys.executable, __file__], env=environ, stdin=pipe, stdout=pipe, text=True)
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().strip()
 
