@@ -64,7 +64,7 @@ def run(name: str) -> None:
 
 
 class Restless(Sound):
-    """Names its nodes anew each time."""
+    """Gives its nodes other names each time."""
 
     name = "restless"
     numbers = count()

@@ -25,7 +25,7 @@ PACK = PackScheduler(NoOptions())
 
 
 def ranks(number: int) -> Callable[[ClusterView], PlacementPlan]:
-    """The plan of a job of so many ranks of one CPU."""
+    """The plan of a job with `number` ranks of one CPU each."""
     request = PlacementRequest((RoleRequest("a", number),))
     return lambda cluster: PACK.place(request, cluster, PlacementPlan())
 
@@ -49,7 +49,7 @@ def cpus() -> int:
     return int(ray.cluster_resources()["CPU"])
 
 
-def test_what_a_job_starts_with_is_kept_for_it_before_it_is_reserved(join: Callable[..., RayTurn]) -> None:
+def test_a_job_that_starts_keeps_its_room_before_it_is_reserved(join: Callable[..., RayTurn]) -> None:
     first, second = join("first", cpus()), join("second", 1)
     assert "job first of" in str(second.look())
     assert not isinstance(first.look(), str)
@@ -72,7 +72,7 @@ def test_a_reservation_counts_as_soon_as_it_is_made_and_names_its_job(join: Call
         ray.util.remove_placement_group(group)
 
 
-def test_of_drivers_that_decide_at_the_same_time_one_starts(join: Callable[..., RayTurn]) -> None:
+def test_one_of_the_drivers_that_decide_at_the_same_time_starts(join: Callable[..., RayTurn]) -> None:
     for _ in range(5):
         turns = [join(f"job-{number}", cpus()) for number in range(4)]
         begin, found = threading.Barrier(len(turns)), list[object]()

@@ -134,7 +134,7 @@ def test_a_worker_goes_on_if_no_code_of_a_text_has_run() -> None:
     judges.close()
 
 
-def test_what_a_judge_keeps_of_one_text_leaves_the_next_its_memory() -> None:
+def test_a_judge_that_keeps_much_of_one_text_leaves_the_next_its_memory() -> None:
     kept: list[Any] = []
 
     def cached(text: str) -> int:

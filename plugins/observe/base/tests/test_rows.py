@@ -225,7 +225,7 @@ def test_the_newest_of_equal_rows_comes_first(sort: str) -> None:
 
 
 def test_a_search_ends_when_it_has_found_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 60 rows in two files, each has "all", and rows 7 and 50 have "rare"."""
+    """Two files have 60 rows; each row has "all", and rows 7 and 50 have "rare"."""
     monkeypatch.setattr(row_index, "FIRST_ROWS", 4)
     for rank in (0, 1):
         folder = rows_folder(tmp_path, "a", rank)

@@ -23,7 +23,7 @@ from rolemesh_view.entries import Entry, entry_of, missing_policy
 __all__ = ["MOST_ROWS", "Named", "Reads", "RowIndex"]
 
 Reads = MutableMapping[str, tuple[int, int]]
-"""What is being read, each with how many parts of it have been, and how many there are."""
+"""Things that are being read, by name, each with the number of its parts that have been read, and of all."""
 FILES = "files of kept rows"
 T = TypeVar("T")
 MOST_ROWS = 50_000

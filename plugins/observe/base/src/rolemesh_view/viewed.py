@@ -108,7 +108,7 @@ class Viewed:
         self.facts = RunFacts(path)
         self.run = LivingRun(path)
         self.reads: Reads = {}
-        """What the viewer reads now, as far as it takes long."""
+        """Things that the viewer reads now and that take long."""
         self.rows = RowIndex(path, self.reads)
         self.usage = KnownUsage(path)
         self.lock = threading.RLock()

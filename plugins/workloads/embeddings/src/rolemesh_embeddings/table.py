@@ -125,7 +125,7 @@ class Table:
         return enough
 
     def _found(self, keys: Keys) -> Rows:
-        """Return the row of each key, -1 for none. What a recent lookup has found is not searched again."""
+        """Return the row of each key, -1 for none. Recent lookups' rows are known."""
         for known, rows in reversed(self._recent):
             if len(known) == len(keys) and (known == keys).all():
                 rows, new = rows.copy(), rows < 0

@@ -20,7 +20,7 @@ _NAMES = re.compile(
 """Names that an answer may evaluate: single letters, constants and mathematical functions, and what sympy writes for
 other words and for numbers. sympy evaluates a text that it gets as an argument, as other code."""
 _SYMBOLS = "abcdefgh"
-"""As many symbols as sympy makes code for before the first answer: for each number of symbols it makes other code."""
+"""Symbols for which sympy makes code before the first answer: it makes other code for each number of symbols."""
 
 
 class Answer(NamedTuple):

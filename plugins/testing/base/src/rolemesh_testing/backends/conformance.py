@@ -175,7 +175,7 @@ class BackendConformance(PluginConformance):
         assert [rank.generation for rank in going.ranks] == [rank.generation for rank in before.ranks]
 
     def test_an_agent_that_is_killed_has_a_successor_and_no_rank_restarts(self, running: Running) -> None:
-        """The backend reports the loss at once, before the master misses the agent. The master starts another agent on
+        """The backend reports the loss at once, before the master notices it. The master starts another agent on
         the same node, which adopts the ranks.
         """
         live = running(steps=100_000, pause_s=0.02)

@@ -80,7 +80,7 @@ class EngineConformance(PluginConformance):
 
     def test_a_job_runs_to_its_end(self, start: Start, tmp_path: Path) -> None:
         """All steps run. The run's folder contains the job file, a result, the events, and metrics of all steps. An
-        observer is told the same, once. No thread or process is left.
+        observer gets the same, once. No thread or process is left.
         """
         job = summing("job", tmp_path).set(metrics={"every": 4}, observers=[{"use": f"{HERE}:Noting"}])
         threads, _ = still_running()

@@ -62,7 +62,7 @@ class Sum:
 
 
 class Noting(Observer):
-    """Writes what it is told into ``noted.jsonl`` of the run's folder."""
+    """Writes what the engine tells it into ``noted.jsonl`` of the run's folder."""
 
     def _note(self, *note: Any) -> None:
         with self.path.open("a", encoding="utf-8") as file:
