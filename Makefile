@@ -42,10 +42,10 @@ $(PY) -m tests.minutes $(MINUTES) $(if $(BUDGET),--budget $(BUDGET)) || failed=1
 exit $$failed
 endef
 
-test: install ## each behaviour once: about 10 minutes on two cores
+test: install ## each behaviour once: 10 to 20 minutes on two cores
 	$(call suite,not more and not soak)
 
-test-all: install ## what repeats a behaviour at length, besides `make test`: about 16 minutes
+test-all: install ## what repeats a behaviour at length, besides `make test`: 15 to 30 minutes
 	$(call suite,more and not soak)
 
 gpu: install ## the tests that need an NVIDIA GPU
