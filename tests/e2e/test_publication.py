@@ -120,7 +120,7 @@ def test_a_full_disk_holds_what_is_told_and_loses_no_line(tmp_path: Path, small_
         with (small_disk / "filler").open("wb", buffering=0) as filler, suppress(OSError):
             while True:
                 filler.write(b"x" * 4096)
-        held = until(lambda: (s := job.status()) and any("No space" in w for w in s.warnings) and s, "it is said")
+        held = until(lambda: (s := job.status()) and any("No space" in w for w in s.warnings) and s, "a warning")
         far = job.running(held.committed + 50).committed
         assert job.cli("stop", "full", "--no-wait").returncode == 0
         until(lambda: (s := job.status()) and s.state != "running", "it stops")

@@ -425,7 +425,7 @@ def test_a_full_disk_does_not_stop_the_job_is_told_and_over_when_there_is_room(
     process = job.start(f"steps={STEPS}", *SLOW, "engine.options.grant=8")
     ballast = small_disk(job)
     job.running()
-    (trouble, *_) = until(lambda: of_kind(job, "snapshot_warning"), "the full disk is told")
+    (trouble, *_) = until(lambda: of_kind(job, "snapshot_warning"), "a warning about the full disk")
     assert os.strerror(errno.ENOSPC) in trouble["data"]["message"]
     assert str(disk.snapshots_folder(job.run_dir)) in trouble["data"]["message"]
     at = job.running().committed

@@ -81,7 +81,8 @@ class RankStatus(OfRank, frozen=True):
 
     - `phase`: computing, waiting (for input), blocked (on credit), turn (waiting for its turn on
       its slot), loading (for its turn), gathering (waiting for its group), calling (waiting for an
-      answer), serving (calls), following (waiting for callers), or idle (waiting for slower ranks).
+      answer), serving (calls), following (waiting for callers), or idle (until the master lets it
+      run further).
     - `doing`: the operator, or the peer of the edge, with the progress that the operator reports.
     """
 

@@ -37,7 +37,7 @@ def command(
 ) -> None:
     """Show the state of jobs: all of them in a table, or one with its master, agents and ranks.
 
-    A job is 'waiting' while others hold the resources that it needs; the message says which, and who has them. While
+    A job is 'waiting' while others hold the resources that it needs. The message names both. While
     the job's master answers, the state is 'new', 'starting', 'running' or 'stopping'; it is 'recovering' while a
     new master waits for the journal. A job that has ended is 'done', 'failed' or 'interrupted'. 'silent': the master
     does not answer, but processes of the job are alive. 'dead': none are alive, and there is no result. 'unreadable': a

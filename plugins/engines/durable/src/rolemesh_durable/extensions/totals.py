@@ -20,7 +20,7 @@ class Totals(NamedTuple):
     - `finished`: the last finished step; -1 if there is none.
     - `computing`: in operators that have ended.
     - `edges`: for each edge of the role, in waits for its values, or for consumers that take them.
-    - `idling`: in waits for ranks behind it. `saving`: in snapshots.
+    - `idling`: until the master lets it run further. `saving`: in snapshots.
     - `now`: the present phase, its edge, and the time at which it began; 0 if the rank is between two phases.
     - `around`: the same of the wait in which the rank serves a call now, or of the operator within which it waits.
     """

@@ -342,7 +342,7 @@ def _position(picture: _Picture, key: RankRef) -> str:
         where, strange = f"waited {for_s} for its turn before {at}", ", though nobody is before it"
     else:
         done = f"after step {report.finished}" if report.finished >= 0 else "before the first step"
-        where, strange = f"waited for ranks behind it {done} {for_s}", ", though nobody is slower"
+        where, strange = f"waited for the master to let it run further {done} {for_s}", ", though nobody is slower"
     if report.frozen:
         strange = " (stopped by a signal)"
     elif picture.wait(key).whom:
