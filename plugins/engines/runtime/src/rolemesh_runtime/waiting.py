@@ -46,8 +46,9 @@ class WaitingJob:
         lock = self._lock or self._locked()
         waiting = Waiting(self._run_dir.name, why, self._since, os.getpid(), os.uname().nodename)
         data = msgspec.json.encode(waiting) + b"\n"
-        os.pwrite(lock.fd, data, 0)
-        os.ftruncate(lock.fd, len(data))
+        with suppress(OSError):  # a full disk must not end a job that waits
+            os.pwrite(lock.fd, data, 0)
+            os.ftruncate(lock.fd, len(data))
 
     def _locked(self) -> RunLock:
         lock = RunLock(self._path)
