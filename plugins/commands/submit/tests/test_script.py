@@ -109,7 +109,11 @@ TOOLS = {
     "ray": """trap '' TERM; echo $$ >>"$TOLD/pids"; while [ "$1" != --temp-dir ]; do shift; done
       echo here >"$2/ray_current_cluster"; while :; do read -rt 1 <>/dev/null || :; done""",
     "python3": 'exec "$PYTHON" "$@"',
-    "rolemesh": """if [ "$1" = stop ]; then echo "$*" >>"$TOLD/stopped"; exit; fi
+    # The job ends while the notice is handled: its exit code must not be lost.
+    "rolemesh": """if [ "$1" = stop ]; then
+        echo "$*" >"$TOLD/stop"; mv "$TOLD/stop" "$TOLD/stopped"
+        while kill -0 "$(tail -n 1 "$TOLD/pids")" 2>/dev/null; do sleep 0.05; done; exit
+      fi
       trap '' TERM; echo $$ >>"$TOLD/pids"; touch "$TOLD/runs"
       until [ -e "$TOLD/stopped" ]; do sleep 0.05; done""",
 }

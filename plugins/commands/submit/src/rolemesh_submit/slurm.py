@@ -54,6 +54,7 @@ finish() {{
 trap finish EXIT
 
 leave() {{
+  noticed=yes
   for _ in {{1..10}}; do
     # scancel, a requeue or the end of the time: Ray has the signal too, so nothing can end in good order, and KillWait
     # after it Slurm kills this script.
@@ -104,9 +105,12 @@ if [ -e "$ROLEMESH_RUNS/$name" ]; then again=(--resume auto); fi
 trap leave TERM INT
 {command} "name=$name" "${{again[@]}}" &
 job=$!
-code=0
-wait "$job" || code=$?
-while kill -0 "$job" 2>/dev/null; do code=0; wait "$job" || code=$?; done
+# A notice interrupts wait; the job may end while the notice is handled, so its exit code is asked for again.
+noticed=yes
+while [ -n "$noticed" ]; do
+  noticed="" code=0
+  wait "$job" || code=$?
+done
 all_steps='import json, sys; told = json.load(open(sys.argv[1])); sys.exit(told["committed_steps"] != told["steps"])'
 if [ -n "$drained" ] && [ "$code" -eq 0 ] && ! python3 -c "$all_steps" "$ROLEMESH_RUNS/$name/result.json"; then
   echo "the job has ended before its last step; to continue it: scontrol requeue $SLURM_JOB_ID" >&2
