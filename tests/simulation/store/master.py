@@ -142,3 +142,4 @@ class Master:
         for file in (self.publication._events, self.publication._metrics):
             file.close()
         self.journal.close()
+        del self.journal, self.writes  # an error that nobody has collected holds cursors of the connection

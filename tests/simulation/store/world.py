@@ -207,16 +207,18 @@ class Masters:
             while master is self._leader and agent.link and agent.link[0][0] < self.now - DELIVERED_S:
                 master.inbox.append(agent.link.pop(0)[1])
         self._deadly = self.rng.choice((0.0, 0.0, 0.02)) if self._faulty else 0.0
+        ended = ""
         try:
             self.rng.choice((master.turn, master.write, master.publish))()
         except Killed as why:
-            self._deadly = 0.0
-            if self._power:
-                self._cut_power()
-            else:
-                self._died(master, f"is killed: {why.__cause__ or 'within a call'}")
+            ended = str(why.__cause__ or "within a call")
         finally:
             self._deadly = 0.0
+        # Only after the handler: the exception's traceback holds cursors, and so the dead master's connection.
+        if ended and self._power:
+            self._cut_power()
+        elif ended:
+            self._died(master, f"is killed: {ended}")
 
     _faulty = True
 
