@@ -56,6 +56,12 @@ def needy(completions, solution):
 def wrong(completions, **kwargs):
     return [1.0]
 
+def filtering(completions, **kwargs):
+    return [1.0 for c in completions if text_of(c) != "skip"]
+
+def texts(completions, **kwargs):
+    return ["1"] * len(completions)
+
 number = 3
 """
 
@@ -135,10 +141,20 @@ def test_a_function_that_fails_for_each_row_ends_the_job(role: Any) -> None:
         role("hostile").score(samples("raise", "raise"))
 
 
-def test_a_wrong_number_of_rewards_is_told(role: Any) -> None:
+def test_a_function_that_returns_one_reward_for_all_rows_ends_the_job(role: Any) -> None:
     reward = role("wrong")
     assert reward.score(samples("1"))["reward"].tolist() == [1]
-    assert reward.score(samples("1", "2"))["reward"].tolist() == [1, 1]  # each row alone
+    with pytest.raises(RolemeshError, match="single rows only: it returned 1 rewards for 2 rows"):
+        reward.score(samples("1", "2"))
+
+
+def test_a_row_with_which_a_function_returns_too_few_rewards_alone_has_none(role: Any) -> None:
+    np.testing.assert_array_equal(role("filtering").score(samples("1", "skip", "2"))["reward"], [1, np.nan, 1])
+
+
+def test_a_text_is_no_reward(role: Any) -> None:
+    with pytest.raises(RolemeshError, match="'1' is no number"):
+        role("texts").score(samples("1", "2"))
 
 
 def test_a_missing_column_is_named_with_those_that_exist(role: Any) -> None:

@@ -27,6 +27,8 @@ POLICY = {"completion_ids": IDS, "advantage": np.zeros(2, np.float32)}
         (POLICY | {"group": np.arange(2)}, "all 2 groups have one sample"),
         (POLICY | {"group": np.zeros(2, np.int64)}, "every advantage is 0 in all 1 groups"),
         (POLICY, "every advantage is 0"),
+        (POLICY | {"reward": np.full(2, np.nan, np.float32)}, "no row has a reward (each is NaN)"),
+        (POLICY | {"reward": np.array([np.nan, 1], np.float32)}, "every advantage is 0"),
         (
             {"completion_ids": IDS, "advantages": Ragged.from_rows([[0.0] * 3, [0.0] * 2], np.float32)},
             "every advantage",
@@ -70,6 +72,15 @@ def test_a_cause_is_told_once_and_then_counted():
     assert not after.taught_nothing("the batch has no rows"), "a restarted rank does not tell it again"
     after.useful += 1
     assert after.verdict() == ""
+
+
+def test_a_verdict_keeps_the_numbers_of_its_cause():
+    learning = Learning()
+    learning.taught_nothing("every advantage is 0 in all 2 groups; look")
+    assert learning.verdict().endswith("because every advantage is 0 in all groups")
+    learning = Learning()
+    learning.taught_nothing("the learning rate is 0 after update 3; set")
+    assert learning.verdict().endswith("because the learning rate is 0 after update 3")
 
 
 def test_a_job_resumed_from_a_trainer_that_learned_does_not_fail():

@@ -71,7 +71,8 @@ class RewardFunction:
 
         If the call fails, each row gets a call of its own, so that only rows with which it fails have no reward. So it
         does if a sealed function has run code of an answer, which may have changed the rewards of others.
-        Raises `RolemeshError` if it has failed with every row so far: then the function is wrong, not an answer.
+        Raises `RolemeshError` if it has failed with every row so far, or if only its calls for single rows return the right
+        number of rewards: then the function is wrong, not an answer.
         """
         missing = sorted(self._needs - {*_GIVEN, *answers.columns})
         if missing:
@@ -82,21 +83,22 @@ class RewardFunction:
             answers = answers._replace(columns={k: v for k, v in answers.columns.items() if k in self._takes})
         rows = len(answers.prompts)
         (found,) = self._judges.judge([(answers,)], clean=self._evaluates and rows > 1)
-        if not isinstance(found, Failed):
-            rewarded = Rewarded(**found)
-        elif rows == 1:
-            rewarded = Rewarded([found], {}, {})
-        else:
+        if isinstance(found, Failed | str) and rows != 1:
             rewarded = _joined(self._judges.judge([(answers.only(row),) for row in range(rows)]))
+        else:
+            rewarded = _joined([found]) if rows == 1 else Rewarded(**found)
         failed = [each for each in rewarded.rewards if isinstance(each, Failed)]
         self._works |= len(failed) < rows
+        if isinstance(found, str) and not failed:
+            what = f"the reward function {self.name} works for single rows only: {found}"
+            raise RolemeshError(what, remedy="return one reward per completion, or None where it does not apply")
         if failed and not self._works:
             what = f"the reward function {self.name} fails for each row: {failed[0].reason}"
             raise RolemeshError(what, remedy="correct the function; see the log of this rank for its output")
         return rewarded
 
-    def _judge(self, answers: Answers) -> dict[str, Any]:
-        """Call the function, in a worker."""
+    def _judge(self, answers: Answers) -> dict[str, Any] | str:
+        """Call the function, in a worker. Return the fault if the number of rewards is wrong."""
         metrics: dict[str, float] = {}
         extra: dict[str, list[Any]] = {}
         given = {
@@ -110,13 +112,19 @@ class RewardFunction:
         rewards = self._function(**{k: v for k, v in given.items() if self._takes_all or k in self._takes})
         if inspect.isawaitable(rewards):
             rewards = asyncio.run(_awaited(rewards))
-        rewards = [None if reward is None else float(reward) for reward in rewards]
+        rewards = [None if reward is None else _number(reward) for reward in rewards]
         if len(rewards) != len(answers.prompts):
-            raise ValueError(f"it returned {len(rewards)} rewards for {len(answers.prompts)} rows")
+            return f"it returned {len(rewards)} rewards for {len(answers.prompts)} rows"
         for name, values in extra.items():
             if len(values) != len(rewards):
                 raise ValueError(f"it logged {len(values)} values of {name} for {len(rewards)} rows")
         return {"rewards": rewards, "metrics": metrics, "extra": extra}
+
+
+def _number(reward: Any) -> float:
+    if isinstance(reward, str | bytes):
+        raise TypeError(f"the reward {reward[:80]!r} is no number")
+    return float(reward)
 
 
 async def _awaited(rewards: Any) -> Any:
@@ -129,6 +137,7 @@ def _plain(value: Any) -> Any:
 
 def _joined(found: Sequence[Any]) -> Rewarded:
     """Return the results of calls for one row each as those of one call. A metric is the mean of theirs."""
+    found = [Failed(each) if isinstance(each, str) else each for each in found]
     good = [Rewarded(**each) for each in found if not isinstance(each, Failed)]
     rewards = [each if isinstance(each, Failed) else each["rewards"][0] for each in found]
     values: dict[str, list[float]] = {}

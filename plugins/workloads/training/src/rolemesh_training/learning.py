@@ -14,6 +14,7 @@ from rolemesh_training.options import TrainerOptions
 __all__ = ["Facts", "Learning", "cause", "facts"]
 
 ADVANTAGE = "every advantage is 0"
+NO_REWARD = "no row has a reward (each is NaN); see the warnings of the role that rewards"
 NO_ROWS = "the batch has no rows"
 OVERFLOW = "its gradients overflowed in float16"
 ZERO = "every gradient is 0; look for a loss that does not depend on the weights, or for weights that need no gradient"
@@ -42,6 +43,9 @@ def facts(batch: Batch | None, whole: Batch | None) -> Facts:
     if not batch.rows:
         return Facts(0, NO_ROWS, groups)
     if any(name in batch and not _any(batch[name]) for name in ("advantage", "advantages")):
+        reward = batch.get("reward")
+        if isinstance(reward, np.ndarray) and reward.dtype.kind == "f" and np.isnan(reward).all():
+            return Facts(batch.rows, NO_REWARD, groups)
         return Facts(batch.rows, ADVANTAGE, groups)
     if "completion_ids" in batch and not any(len(row) for row in batch["completion_ids"]):
         return Facts(batch.rows, "every completion is empty", groups)
@@ -104,7 +108,7 @@ class Learning:
 
     def taught_nothing(self, why: str) -> bool:
         """Count an update that changed nothing. Return True if it is the first with this reason."""
-        kind = re.sub(r"\d+ ", "", why.partition(";")[0])
+        kind = re.sub(r"\d+ (?=groups)", "", why.partition(";")[0])
         self.useless[kind] = self.useless.get(kind, 0) + 1
         return self.useless[kind] == 1
 
