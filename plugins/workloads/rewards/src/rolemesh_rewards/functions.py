@@ -71,8 +71,8 @@ class RewardFunction:
 
         If the call fails, each row gets a call of its own, so that only rows with which it fails have no reward. So it
         does if a sealed function has run code of an answer, which may have changed the rewards of others.
-        Raises `RolemeshError` if it has failed with every row so far, or if only its calls for single rows return the right
-        number of rewards: then the function is wrong, not an answer.
+        Raises `RolemeshError` if it has failed with every row so far, or if only its calls for single rows return the
+        right number of rewards: then the function is wrong, not an answer.
         """
         missing = sorted(self._needs - {*_GIVEN, *answers.columns})
         if missing:
