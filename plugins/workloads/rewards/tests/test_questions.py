@@ -64,6 +64,11 @@ def test_the_index_is_unique_in_the_job_though_questions_repeat(tmp_path: Path) 
     assert numbers.tolist() == list(range(24))
 
 
+@pytest.mark.parametrize(("rows", "share", "kept"), [(3, 0.1, 1), (1, 0.1, 0), (10, 0.25, 2), (3, 0, 0)])
+def test_a_share_of_few_questions_holds_one_out(tmp_path: Path, rows: int, share: float, kept: int) -> None:
+    assert data(written(tmp_path, ROWS[:rows]), held_out=share).held_out().rows == kept
+
+
 def test_a_text_that_is_held_out_is_never_trained_on(tmp_path: Path) -> None:
     role = data(written(tmp_path, ROWS * 2), held_out=0.2, prompts_per_step=40)
     assert not set(role.held_out()["question"]) & set(role.next()["question"])
@@ -146,6 +151,7 @@ def test_a_row_without_a_prompt_is_an_error_with_its_number(
         ("q.json", b"[1]", "no list of JSON objects"),
         ("q.csv", b"a,b\n1\n", "line 2 has 1 values for 2 columns"),
         ("q.csv", b"a\n\xff\n", "not UTF-8"),
+        ("q.csv", b"question,answer,answer\na,1,2\n", "two columns have the name 'answer'"),
         ("q.txt", b"1", "unknown format"),
     ],
 )

@@ -44,7 +44,7 @@ class QuestionsOptions(BaseModel, extra="forbid"):
     prompts_per_step: int = Field(8, gt=0, description="questions of one step, over all ranks")
     shuffle: bool = Field(True, description="ask in another order in each epoch; false: in the order of the file")
     held_out: float = Field(
-        0.1, ge=0, description="share of the questions (below 1), or their number, that are kept for evaluation"
+        0.1, ge=0, description="share of the questions (below 1, at least one), or their number, kept for evaluation"
     )
     epochs: int | None = Field(None, gt=0, description="number of epochs after which the job finishes; null: never")
 
@@ -86,7 +86,8 @@ class Questions(Workload):
         options, size = self.options, len(self.rows)
         if not size:
             raise OptionsError(f"{options.data} has no rows", where="data", remedy="name a file with questions")
-        count = round(options.held_out * size) if options.held_out < 1 else int(options.held_out)
+        share = 0 < options.held_out < 1 < size
+        count = max(round(options.held_out * size), 1) if share else int(options.held_out)
         held = sorted(np.random.default_rng([self.ctx.seed, size]).permutation(size)[:count].tolist())
         texts = {question_of(self.chats[number]) for number in held}
         train = [number for number in range(size) if question_of(self.chats[number]) not in texts]

@@ -73,6 +73,8 @@ def _csv(path: Path) -> Iterator[Row]:
         lines = csv.reader(file, strict=True)
         try:
             columns = next(lines, [])
+            if twice := next((name for name in columns if columns.count(name) > 1), None):
+                raise _unreadable(path, f"two columns have the name {twice!r}", "rename one of them")
             for values in lines:
                 if values and len(values) != len(columns):
                     what = f"line {lines.line_num} has {len(values)} values for {len(columns)} columns"
