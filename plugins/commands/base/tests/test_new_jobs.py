@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any
 import pytest
 
 import rolemesh_new.jobs
-from rolemesh import Job, cli
+from rolemesh import Batch, Job, RankContext, cli
 from rolemesh.api.cluster import ClusterView, NodeView
 from rolemesh.job_file import load
 from rolemesh_new.jobs import JOBS
+from rolemesh_rewards.prompts import make_prompt
 
 FILES = {
     "grpo": {"questions.jsonl", "reward.py"},
@@ -141,6 +143,47 @@ def test_the_environment_of_an_agent_reads_your_questions(
     assert '"../mine.jsonl"' in (here / "x/environment.py").read_text()
     assert not (here / "x/questions.jsonl").exists()
     assert cli.main(["validate", "x/job.yaml"]) == 0
+
+
+def encoded(kind: str, tiny_model: Path, capsys: pytest.CaptureFixture[str], *rows: dict[str, Any]) -> Batch:
+    """Return the rows as the new job's own code gives them to a trainer or reference."""
+    made(capsys, kind, "x", "--model", str(tiny_model))
+    code = runpy.run_path("x/data.py")
+    batch = Batch({"messages": [make_prompt(row, None, None) for row in rows], "row": list(rows)})
+    encode: Any = code["Tokens" if kind == "sft" else "Pairs"](str(tiny_model), RankContext()).encode
+    return encode(batch)
+
+
+USER, ASSISTANT = {"role": "user", "content": "? ?"}, {"role": "assistant", "content": "?"}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"question": "? ?", "answer": "?"},
+        {"prompt": "? ?", "completion": "?"},
+        {"prompt": [USER], "completion": [ASSISTANT]},
+        {"messages": [USER, ASSISTANT]},
+    ],
+)
+def test_sft_learns_the_answer_in_each_format_of_questions(
+    row: dict[str, Any], tiny_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = encoded("sft", tiny_model, capsys, row)
+    assert [(each.tolist()) for each in (told["input_ids"][0], told["loss_mask"][0])] == [[1, 1, 1], [0, 0, 1]]
+
+
+def test_sft_refuses_a_question_without_an_answer(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match=r"no answer in its columns messages, reply; name it in ANSWERS"):
+        encoded("sft", tiny_model, capsys, {"messages": [USER], "reply": "?"})
+
+
+@pytest.mark.parametrize("answers", [("?", "? ?"), ([USER, ASSISTANT], [USER, {**ASSISTANT, "content": "? ?"}])])
+def test_dpo_compares_texts_or_the_ends_of_chats(
+    answers: tuple[Any, Any], tiny_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = encoded("dpo", tiny_model, capsys, {"prompt": "? ?", "chosen": answers[0], "rejected": answers[1]})
+    assert [row.tolist() for row in told["completion_ids"]] == [[1, 0], [1, 1, 0]]
 
 
 def test_the_model_is_the_one_in_the_cache_or_one_of_the_hub(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

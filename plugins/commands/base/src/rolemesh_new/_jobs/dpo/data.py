@@ -18,8 +18,9 @@ class Pairs:
         for chat, row in zip(questions["messages"], questions["row"], strict=True):
             prompt = self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
             for answer in (row["chosen"], row["rejected"]):
+                text = answer if isinstance(answer, str) else answer[-1]["content"]
                 prompts.append(self._tokens(prompt))
-                answers.append([*self._tokens(answer), self.tokenizer.eos_token_id])
+                answers.append([*self._tokens(text), self.tokenizer.eos_token_id])
         return Batch({"prompt_ids": ragged(prompts), "completion_ids": ragged(answers)})
 
     def join(self, rows: Batch) -> Batch:

@@ -15,6 +15,8 @@ class Text:
         tokenizer = AutoTokenizer.from_pretrained(Path(ctx.base, model))
         tokens = [token for file in files for token in tokenizer(file.read_text())["input_ids"]]
         whole = len(tokens) // window * window
+        if not whole:
+            raise ValueError(f"{path} has {len(tokens)} tokens, and a window needs {window}")
         self.rows, self.windows = rows, np.array(tokens[:whole], np.int32).reshape(-1, window)
 
     def next(self, ctx: RankContext) -> Batch:

@@ -7,6 +7,8 @@ from transformers import AutoTokenizer
 
 from rolemesh import Batch, Ragged, RankContext
 
+ANSWERS = ("answer", "completion", "response", "output", "solution")
+
 
 class Tokens:
     def __init__(self, model: str, ctx: RankContext) -> None:
@@ -16,12 +18,15 @@ class Tokens:
         """Return `input_ids`, and a `loss_mask` that is 1 for tokens of the answer."""
         ids, masks = [], []
         for chat, row in zip(questions["messages"], questions["row"], strict=True):
-            if "answer" in row:
-                chat = [*chat, {"role": "assistant", "content": str(row["answer"])}]
-            prompt = self._tokens(chat[:-1], add_generation_prompt=True)
-            whole = self._tokens(chat)
+            answer = next((row[name] for name in ANSWERS if name in row), [])
+            chat = chat + (answer if isinstance(answer, list) else [{"role": "assistant", "content": str(answer)}])
+            if chat[-1]["role"] != "assistant":
+                raise ValueError(f"a question has no answer in its columns {', '.join(row)}; name it in ANSWERS")
+            prompt, whole = self._tokens(chat[:-1], add_generation_prompt=True), self._tokens(chat)
+            same = [one == other for one, other in zip(prompt, whole, strict=False)]
+            first = [*same, False].index(False)
             ids.append(whole)
-            masks.append([0] * len(prompt) + [1] * (len(whole) - len(prompt)))
+            masks.append([0] * first + [1] * (len(whole) - first))
         columns = {"input_ids": ids, "loss_mask": masks}
         return Batch({name: Ragged.from_rows(rows, np.int32) for name, rows in columns.items()})
 
