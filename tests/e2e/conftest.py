@@ -47,7 +47,7 @@ def make_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
             job.cli("stop", job.name)
     ids = {job_id for job in jobs for job_id in job.ids()}
     nothing_is_left(ids)
-    until(lambda: not ray_leftovers(), 60, "nothing is left on Ray")
+    until(lambda: not ray_leftovers(), "nothing is left on Ray")
 
 
 def ray_leftovers() -> set[str]:

@@ -21,7 +21,7 @@ def lane(lines: Sequence[Line], flow: FlowFile | None, role: str, since: int, un
     A stretch has no line before it ends, and short ones have none at all. The accounts count both, and fill the gaps
     between the other pieces: so in a gap that stays no process of the rank ran, or a kill took its last account.
     Filled pieces have the right lengths within each account, or within the next ones: an account may have a phase only
-    when that has ended, such as a snapshot. Their `op` and `step` are -1.
+    when that has ended. Their `op` and `step` are -1.
     """
     generation, accounts = 0, list[tuple[Account, int]]()
     for line in lines:

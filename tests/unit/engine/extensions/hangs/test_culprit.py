@@ -17,7 +17,7 @@ from rolemesh.graph.routes import route
 from rolemesh.graph.schedule import Activity, zero_lag_cycle
 from rolemesh_durable.extensions.hangs.culprit import HangVerdict, culprit
 from rolemesh_durable.protocol.messages import RankReport
-from rolemesh_durable.protocol.rank.page import BLOCKED, COMPUTING, GATHERING, IDLE, LOADING, TURN, WAITING
+from rolemesh_durable.protocol.rank.page import BLOCKED, COMPUTING, GATHERING, IDLE, LOADING, SAVING, TURN, WAITING
 
 GRPO = LogicalGraph(
     "grpo",
@@ -98,6 +98,18 @@ def test_the_member_that_has_not_entered_the_collective_is_at_fault_or_whom_it_w
         "trainer/1 waits for reward/0 for scored of step 7 from reward.score",
         "trainer/0 waits for trainer/1 in the collective",
     )
+
+
+def test_a_rank_whose_snapshot_does_not_end_is_named_or_the_mate_that_is_behind() -> None:
+    saves = at("trainer", 0, SAVING, 7, -1, finished=7, since_s=31.0)
+    ahead = at("rollout", 0, WAITING, 8, 4, finished=7, edge=2)
+    verdict = blame(saves, ahead, at("trainer", 1, IDLE, 7, -1, finished=7))
+    assert (*verdict[:4], verdict.computing) == ("trainer", 0, "snapshot", 7, True)
+    assert verdict.text.startswith("trainer/0 has been taking its snapshot of step 7 for 31 s; rollout/0 waits for")
+    behind = at("trainer", 1, COMPUTING, 7, 2, finished=6, since_s=40.0)
+    verdict = blame(saves, ahead, behind)
+    assert verdict[:4] == ("trainer", 1, "trainer.train", 7)
+    assert "trainer/0 waits for trainer/1 in the snapshot" in verdict.chain
 
 
 def test_a_rank_at_the_barrier_before_a_call_waits_for_the_missing_member() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from rolemesh_durable.protocol.rank.page import COMPUTING, EDGE, FINISHED, IDLE, PHASE, SERVING, SINCE_NS
+from rolemesh_durable.protocol.rank.page import COMPUTING, EDGE, FINISHED, IDLE, PHASE, SAVING, SERVING, SINCE_NS
 from rolemesh_durable.rank.services import Rank
 
 __all__ = ["Outgoing", "Totals", "edges_of", "totals_of"]
@@ -22,7 +22,8 @@ class Totals(NamedTuple):
     - `edges`: for each edge of the role, in waits for its values, or for consumers that take them.
     - `idling`: until the master lets it run further. `saving`: in snapshots.
     - `now`: the present phase, its edge, and the time at which it began; 0 if the rank is between two phases.
-    - `around`: the same of the wait in which the rank serves a call now, or of the operator within which it waits.
+    - `around`: the same of the wait in which the rank serves a call or takes a snapshot now, or of the operator within
+      which it waits.
     """
 
     finished: int
@@ -41,7 +42,7 @@ def totals_of(rank: Rank) -> Totals:
     for _read in range(MOST_READS):  # a wait that ends meanwhile would be neither in its sum nor the present phase
         now = phase, _, since = fields[PHASE], fields[EDGE], fields[SINCE_NS]
         waits, operator = rank.status_page.waits(edges), (COMPUTING, -1, meter.began)
-        around = meter.around if phase == SERVING else operator if operator[2] < since else (IDLE, -1, 0)
+        around = meter.around if phase in (SERVING, SAVING) else operator if operator[2] < since else (IDLE, -1, 0)
         if now == (fields[PHASE], fields[EDGE], fields[SINCE_NS]):
             break
     if phase == COMPUTING and since < meter.ended:

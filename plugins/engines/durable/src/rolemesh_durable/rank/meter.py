@@ -39,7 +39,7 @@ class Meter:
     `computing`, `waiting` and `blocked` are nanoseconds in the current line, `busy` is the computing time of all lines.
     `idling` and `saving` are the rank's nanoseconds in waits for grants and in snapshots. `began` is the time at which
     the present operator began, 0 for none, and `ended` that at which the last one ended. `around` has the phase, edge
-    and begin of the wait in which calls were served last.
+    and begin of the wait in which the rank served calls last, or takes a snapshot.
     The loop and the ports add to them.
     """
 
@@ -111,6 +111,11 @@ class Meter:
         """The rank was in `phase` from `began` to `ended`. Short stretches are no spans, except those of calls."""
         if self._spent is not None and (ended - began >= LONG_NS or phase in (CALLING, SERVING)):
             self._spent(phase, edge, began, ended)
+
+    def within(self, around: tuple[int, int, int]) -> tuple[int, int, int]:
+        """Set `around`, and return the former one."""
+        before, self.around = self.around, around
+        return before
 
     def record(self, values: Mapping[str, Any]) -> None:
         """Add JSON values to the records of the present line."""

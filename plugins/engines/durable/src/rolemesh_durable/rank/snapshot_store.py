@@ -11,7 +11,7 @@ from typing import Any
 from rolemesh.api.workload import State, Workload
 from rolemesh_checkpoint.memory import MemorySnapshots, NoRoom
 from rolemesh_dataplane.shm import NoSharedMemory, is_full
-from rolemesh_durable.protocol.rank.page import EDGE, IDLE, OP, PHASE, SAVING, SINCE_NS
+from rolemesh_durable.protocol.rank.page import COMPUTING, EDGE, IDLE, OP, PHASE, SAVING, SINCE_NS
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.sent_log import SentLog
@@ -41,7 +41,7 @@ class StateSource:
         for hook in self._before:
             hook()
         fields = self._fields
-        fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS] = -1, IDLE, -1, monotonic_ns()
+        fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS] = -1, SAVING, -1, monotonic_ns()
         return partial(_same, self._workload.snapshot()) if self._early else self._workload.snapshot
 
 
@@ -76,12 +76,16 @@ class ProcessStore:
 
     def write(self, step: int, persist: bool) -> None:
         """Take the state and write the snapshot. Raises the errors of `write_snapshot`."""
-        began, meter = monotonic_ns(), self._meter
+        began, meter, fields = monotonic_ns(), self._meter, self._ports.fields
+        at = fields[PHASE], fields[EDGE], fields[SINCE_NS]
+        around = meter.within(at if at[0] != COMPUTING else (IDLE, -1, 0))  # an operator has ended before
         state = self._state() if self._state is not None else _nothing
         write_snapshot(self._shortage, self._memory, step, state, log=self._log.position, persist=persist)
         now = monotonic_ns()
         meter.saving += now - began
         meter.span(SAVING, -1, began, now)
+        meter.within(around)
+        fields[PHASE], fields[SINCE_NS] = IDLE, now
 
     def forget(self, committed: int, published: int, pins: Sequence[int]) -> None:
         """Remove slots of orphans, and segments of the log."""

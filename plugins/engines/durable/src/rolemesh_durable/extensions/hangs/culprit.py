@@ -25,6 +25,7 @@ from rolemesh_durable.protocol.rank.page import (
     GATHERING,
     IDLE,
     LOADING,
+    SAVING,
     SERVING,
     TURN,
     WAITING,
@@ -33,8 +34,10 @@ from rolemesh_durable.protocol.rank.page import (
 
 __all__ = ["HangVerdict", "culprit"]
 
-BUSY = (COMPUTING, SERVING, LOADING)
+BUSY = (COMPUTING, SERVING, LOADING, SAVING)
 """Phases in which a rank works, so that it waits for nobody, or only for its group."""
+DEAF = (COMPUTING, SAVING)
+"""Phases in which a rank handles no messages."""
 MAX_TOLD = 6
 """Maximum number of waits in the verdict's text; `HangVerdict.chain` has all of them."""
 
@@ -42,8 +45,9 @@ MAX_TOLD = 6
 class HangVerdict(NamedTuple):
     """The rank that the others wait for, directly or through others.
 
-    `operator` is the label of its call ("" between steps) and `step` its step. `chain` lists the waits from the culprit
-    outwards. `text` says all of it for a person. `computing`: as far as the reports show, the rank works.
+    `operator` is the label of its call ("" between steps, "snapshot" while it takes one) and `step` its step. `chain`
+    lists the waits from the culprit outwards. `text` says all of it for a person. `computing`: as far as the reports
+    show, the rank works.
     """
 
     role: str
@@ -139,6 +143,8 @@ class _Picture:
             return self._for_credit(key, report, edge)
         if report.phase == COMPUTING:
             return self._in_collective(key, report)
+        if report.phase == SAVING:
+            return self._for_state(key, report)
         return self._for_the_slowest(key, report)
 
     def progress(self, key: RankRef) -> tuple[int, int, int]:
@@ -167,8 +173,10 @@ class _Picture:
         return self.graph.edges[report.edge] if 0 <= report.edge < len(self.graph.edges) else None
 
     def operator(self, key: RankRef) -> str:
-        """Return the label of a rank's call; "" between steps."""
+        """Return the label of a rank's call; "" between steps, "snapshot" while it takes one."""
         report = self.reports[key]
+        if report.phase == SAVING:
+            return "snapshot"
         if report.phase == IDLE or not 0 <= report.op < len(self.graph.ops):
             return ""
         return self.graph.ops[report.op].label
@@ -186,8 +194,8 @@ class _Picture:
             # All values have come, but the mates have not sent the items that they took: they do so between two items.
             missing = [k for k, r in self.live.items() if k[0] == key[0] and k != key and r.phase != WAITING]
             why = f"to say what it has taken of {edge.param}"
-        # A producer may have to send the value again, to a rank that has restarted. It does not while it computes.
-        busy = [k for k in senders if k in self.live and self.live[k].phase == COMPUTING]
+        # A producer may have to send the value again, to a rank that has restarted. It does not while it is deaf.
+        busy = [k for k in senders if k in self.live and self.live[k].phase in DEAF]
         return _Wait(tuple(missing or self._frozen(senders) or busy), why)
 
     def _for_credit(self, key: RankRef, report: RankReport, edge: Edge) -> _Wait:
@@ -203,8 +211,8 @@ class _Picture:
         if edge.credits is None:
             # Small values may be further ahead: the consumer that is furthest behind holds the credit.
             late = [k for k in late if self.progress(k) == min(map(self.progress, late))]
-        # A consumer acknowledges a value with its next wait, but not while it computes.
-        busy = [k for k in live if self.live[k].phase == COMPUTING or self.live[k].frozen]
+        # A consumer acknowledges a value with its next wait, but not while it is deaf.
+        busy = [k for k in live if self.live[k].phase in DEAF or self.live[k].frozen]
         return _Wait(tuple(late or busy), why)
 
     def _for_answer(self, report: RankReport) -> _Wait:
@@ -220,7 +228,7 @@ class _Picture:
     def _for_turn(self, key: RankRef, report: RankReport) -> _Wait:
         """The rank waits for those on the slot, or else for those whose turn comes first."""
         mates = {k: self.live[k] for k in self._turns.get(key, ()) if k != key and k in self.live}
-        there = [k for k, r in mates.items() if r.frozen or r.phase in (COMPUTING, LOADING)]
+        there = [k for k, r in mates.items() if r.frozen or r.phase in (COMPUTING, LOADING, SAVING)]
         before = [k for k, r in mates.items() if r.phase != TURN and not self._past(r, report.op, report.step)]
         return _Wait(tuple(there or before), "for its turn on their slot")
 
@@ -235,6 +243,13 @@ class _Picture:
         mates = {k: r for k, r in self.live.items() if k[0] == key[0] and k != key}
         missing = [k for k, r in mates.items() if r.frozen or (not self._together(r, report) and not _ahead(r, report))]
         return _Wait(tuple(missing), "in the collective")
+
+    def _for_state(self, key: RankRef, report: RankReport) -> _Wait:
+        """The ranks of a group may take their snapshot together, each with its part of the state."""
+        if key[0] not in self.collective:
+            return _Wait((), "")
+        mates = {k: r for k, r in self.live.items() if k[0] == key[0] and k != key}
+        return _Wait(tuple(k for k, r in mates.items() if r.frozen or r.finished < report.finished), "in the snapshot")
 
     def _for_the_slowest(self, key: RankRef, report: RankReport) -> _Wait:
         """The rank waits for a grant, or for a commit that frees retained values: both depend on the slowest rank.
@@ -336,6 +351,8 @@ def _position(picture: _Picture, key: RankRef) -> str:
         where, strange = f"waited {for_s} for its callers, after step {report.finished}", ", which are further"
     elif report.phase == GATHERING:
         where, strange = f"waited {for_s} for its group before {at}", ", though all are there"
+    elif report.phase == SAVING:
+        where, strange = f"been taking its snapshot of step {report.step} {for_s}", ""
     elif report.phase == LOADING:
         where, strange = f"loaded for its turn, or made room, {for_s} before {at}", ""
     elif report.phase == TURN:

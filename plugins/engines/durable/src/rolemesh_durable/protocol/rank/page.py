@@ -66,8 +66,7 @@ SERVING: Final = 7
 FOLLOWING: Final = 8
 """The rank waits until the roles that call it have finished the step."""
 SAVING: Final = 9
-"""The rank takes a snapshot. Only spans have this phase, status pages do not."""
-
+"""The rank takes a snapshot."""
 LOADING: Final = 10
 """The rank loads for its turn on a slot, or makes room there."""
 

@@ -80,7 +80,7 @@ class Ports(Generic[T]):
         """The memory that former generations have left; None if there were none."""
         self.committed = -1
         self._effects, self._world_sizes, self._barrier = effects, dict(job.world_sizes), barrier
-        self._fields, self._until = effects.page.fields, effects.waits.until
+        self.fields, self._until = effects.page.fields, effects.waits.until
         self._begin(job.graph.edges, resume)
 
     def inherit(self, orphans: Orphans) -> None:
@@ -226,7 +226,7 @@ class Ports(Generic[T]):
         It is a step of which this rank has a snapshot, and of which all others will have one, whatever they wait for.
         """
         snapshots = self.job.snapshots
-        newest = self._fields[SNAPSHOT] + 1 if snapshots.enabled else step
+        newest = self.fields[SNAPSHOT] + 1 if snapshots.enabled else step
         return snapshots.boundary(min(step, newest))
 
     def open(self, peers: Sequence[Peer] = ()) -> None:
@@ -248,7 +248,7 @@ class Ports(Generic[T]):
         self.committed = max(self.committed, step)
         for way in self.ways:
             free(way.state.committed(step))
-        self.memory.trim(self._fields[STEP])
+        self.memory.trim(self.fields[STEP])
 
     def log_again(self, log: Begun[T]) -> None:
         """Write the kept values to a new log, after another process removed the files.
