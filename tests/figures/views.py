@@ -527,7 +527,7 @@ def metrics(seen: Compared) -> None:
         for (step, _, value), drawn in zip(points, found["raw"][0], strict=True):
             seen.same(
                 f"{name}: step {step}",
-                math.nan if drawn is None else drawn,
+                math.nan if isinstance(drawn, str) else drawn,
                 value if math.isfinite(value) else math.nan,
             )
         if len(set(times.values())) == len(times):

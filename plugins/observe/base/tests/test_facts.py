@@ -43,7 +43,7 @@ def test_missing_and_damaged_files_are_empty_facts(tmp_path: Path, content: byte
     assert facts.critical(since, until) is None
     assert not any(use.wall for use in facts.uses(since, until).values())
     assert facts.edges(since, until) == facts.stories() == facts.advice() == facts.arrows(since, until) == []
-    assert facts.series() == {}
+    assert facts.latest() == {}
 
 
 def test_a_run_without_metrics_has_the_steps_of_its_result_and_why_it_ended(tmp_path: Path) -> None:

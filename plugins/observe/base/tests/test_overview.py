@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from pathlib import Path
 
 import msgspec
@@ -160,6 +161,16 @@ def test_a_curve_has_a_gap_where_a_value_is_not_finite_and_shows_a_single_value(
     assert "h3" in alone.raw
     assert alone.low < 0.25 < alone.high < 1.0
     assert curve_of(([], []), 100, 60).raw == ""
+
+
+def test_the_figures_of_a_curve_of_many_values_are_those_of_all_values() -> None:
+    values = [10.0 if at % 100 == 0 else math.nan if at % 100 == 50 else 1.0 for at in range(10_000)]
+    found = curve_of((list(range(10_000)), values), 600, 100)
+    assert (found.odd, found.around) == (100, 1001)
+    height = float(re.split("[ML]", found.mean)[300].partition(",")[2])
+    mean = found.low + (found.floor - height) / (found.floor - found.top) * (found.high - found.low)
+    assert mean == pytest.approx(1 + 9 / 99, abs=0.1), "not that of the smallest and the largest values"
+    assert found.raw.count("L") + found.raw.count("M") < 1000
 
 
 def test_a_curve_that_has_no_more_values_ends_before_its_axis_and_says_so() -> None:

@@ -138,7 +138,43 @@ def test_a_row_is_decoded_once_also_if_it_is_added_later_or_its_file_is_another_
     path.unlink()
     (folder / "000001.jsonl").write_bytes(lines[7])
     assert (same(), decoded[-1]) == (True, 7)
-    assert index.entries(most=0) == []
+
+
+def test_of_too_many_rows_the_newest_of_each_rank_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranks have two files of 50 rows each, and a third one has two rows."""
+    monkeypatch.setattr(row_index, "CHUNK_BYTES", 100)
+
+    def line(at: int) -> bytes:
+        return msgspec.json.encode(Row(at, "a.b", 0, {"text": "x" * (at % 7) * 50, "n": at})) + b"\n"
+
+    for rank, files in ((0, 2), (1, 2), (2, 1)):
+        folder = rows_folder(tmp_path, "a", rank)
+        folder.mkdir(parents=True)
+        for number in range(files):
+            steps = range(50 * number, 50 * number + 50) if files > 1 else (98, 99)
+            (folder / f"{number:06}.jsonl").write_bytes(b"".join(map(line, steps)))
+
+    def steps(index: row_index.RowIndex, most: int) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {0: [], 1: [], 2: []}
+        for entry, row in index.read(index.entries(most)):
+            assert row.step == entry.step
+            found[entry.ref.rank].append(row.step)
+        return found
+
+    for most in (0, 1, 2, 30, 75, 150, 202, 300):
+        index = row_index.RowIndex(tmp_path)
+        found = steps(index, most)
+        assert all(each == [*range(100 - len(each), 100)] for each in found.values()), most
+        assert min(most, 202) <= sum(map(len, found.values())) < most + 10, "up to a part of one rank's rows"
+        assert index.partial == (sum(map(len, found.values())) < 202)
+    index = row_index.RowIndex(tmp_path)
+    before = steps(index, 30)
+    with (rows_folder(tmp_path, "a", 1) / "000001.jsonl").open("ab") as file:
+        file.write(b"".join(map(line, range(100, 120))))
+    assert steps(index, 30) == before | {1: [*before[1], *range(100, 120)]}
+    with (rows_folder(tmp_path, "a", 1) / "000001.jsonl").open("ab") as file:
+        file.write(b"".join(map(line, range(120, 160))))
+    assert len(steps(index, 30)[1]) < 30, "it forgets the older ones"
 
 
 def test_the_page_says_whose_log_probabilities_the_rows_lack(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from rolemesh_facts.series import Points
 from rolemesh_facts.time_use import EdgeUse, Use, overall
 from rolemesh_recorder.lines import FlowFile
 
-__all__ = ["Advice", "Evidence", "Old", "advice", "old_values"]
+__all__ = ["LATEST", "Advice", "Evidence", "Old", "advice", "old_values"]
 
 IDLE_BEHIND = 0.5
 DECIDES = 0.2
@@ -30,6 +30,7 @@ DEGENERATE = 1 / 3
 DISAGREEING = 0.05
 """Mean difference of a token's log-probability, in nats. The same weights in bfloat16 and float32 came to 0.02."""
 LATEST = 20
+"""Number of latest values of a metric that its advice is about."""
 FAULTY = {
     "truncated": (TRUNCATED, "samples are cut off", "raise the limit of tokens, or shorten the task"),
     "failed": (0.1, "samples or their tools fail", "look at them on the page Rows, with the filter failed"),

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
-from rolemesh_facts.series import Points, centred
+from rolemesh_facts.series import Points, centred, thinned
 
 __all__ = ["LEFT", "Curve", "curve_of"]
 
 LEFT, TOP, RIGHT, BOTTOM = 52, 10, 10, 22
 """Pixels around the lines, for the axes and their texts."""
+MOST = 600
+"""About the number of points that a line is drawn with. All figures are those of all points."""
 
 
 class Curve(NamedTuple):
@@ -33,7 +34,6 @@ class Curve(NamedTuple):
     first: int
     last: int
     odd: int
-    points: int
     right: int
     floor: int
     top: int = TOP
@@ -41,11 +41,17 @@ class Curve(NamedTuple):
 
 
 def curve_of(
-    points: Points, width: int, height: int, bounds: tuple[float, float] | None = None, until: int = -1
+    points: Points,
+    width: int,
+    height: int,
+    bounds: tuple[float, float] | None = None,
+    *,
+    until: int = -1,
+    smooth: bool = True,
 ) -> Curve:
     """Return the lines of a metric. `bounds` are the ends of the vertical axis; None for those of the values.
 
-    The horizontal axis ends at the step `until`, if the values end before it.
+    The horizontal axis ends at the step `until`, if the values end before it. `smooth`: there is a mean.
     """
     steps, values = points
     finite = [value for value in values if math.isfinite(value)]
@@ -57,9 +63,9 @@ def curve_of(
     first, last = (steps[0], max(steps[-1], until)) if steps else (0, 0)
     right, floor, span = width - RIGHT, height - BOTTOM, max(1, last - first)
 
-    def line(heights: Sequence[float]) -> str:
+    def line(heights: list[float]) -> str:
         way, pen = [], "M"
-        for step, value in zip(steps, heights, strict=True):
+        for step, value in zip(*thinned((steps, heights), MOST), strict=True):
             if not math.isfinite(value):
                 pen = "M"
                 continue
@@ -70,7 +76,7 @@ def curve_of(
             way.append("h3")
         return "".join(way)
 
-    mean = line(centred(values, around)) if finite and len(values) > around else ""
+    mean = line(centred(values, around)) if smooth and finite and len(values) > around else ""
     raw = line(values) if finite else ""
     odd = len(values) - len(finite)
-    return Curve(width, height, raw, mean, around, low, high, first, last, odd, len(values), right, floor)
+    return Curve(width, height, raw, mean, around, low, high, first, last, odd, right, floor)

@@ -15,7 +15,7 @@ from rolemesh.api.observer import Event, RunInfo, StepMetrics
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.runs.jsonl import UNDECODABLE, open_regular, read_metrics
 from rolemesh.runs.run import EVENTS_FILE, JOB_FILE, LOGS_DIR, METRICS_FILE, RESULT_FILE, RUN_FILE
-from rolemesh_facts.advice import Advice, Evidence, advice, old_values
+from rolemesh_facts.advice import LATEST, Advice, Evidence, advice, old_values
 from rolemesh_facts.cost import Cost, costs
 from rolemesh_facts.critical import Critical, critical_path
 from rolemesh_facts.edge_states import EdgeState, edge_states
@@ -25,7 +25,7 @@ from rolemesh_facts.pieces import Piece, stretches
 from rolemesh_facts.ranks import ranks_of
 from rolemesh_facts.recoveries import Story, stories
 from rolemesh_facts.row_meaning import meaning
-from rolemesh_facts.series import Collected, Points, read_values, thinned
+from rolemesh_facts.series import Collected, Points, read_values
 from rolemesh_facts.sizes import sizes_at
 from rolemesh_facts.time_use import EdgeUse, Use, by_role, edge_uses, reached_step, use_of, whole_steps
 from rolemesh_recorder.lines import FlowFile, Line, Stretch
@@ -353,9 +353,9 @@ class RunFacts:
         sizes = flow.sizes if flow is not None else summary.roles
         return costs(sizes, self.plan(), events, self.stories(), by_role(uses), until)
 
-    def series(self, most: int = 1000) -> dict[str, Points]:
-        """Return all metrics, with at most about `most` points each."""
-        return {name: thinned(self.points(name), most) for name in self.metric_names()}
+    def latest(self, most: int = LATEST) -> dict[str, Points]:
+        """Return all metrics, with the last `most` points of each."""
+        return {name: self._series.points(name, most) for name in self.metric_names()}
 
     def lengths(self) -> dict[int, int]:
         """Return the number of steps of each line of metrics, by its last step."""
@@ -385,7 +385,7 @@ class RunFacts:
         old = old_values(flow, edge_states(flow, uses, last.staleness if last else {})) if flow else []
         said = [meaning(row.columns) for row in latest_rows(self.path)]
         critical = self.critical(since, until)
-        return advice(Evidence(uses, edges, self.stories(), self.series(), old, said, critical))
+        return advice(Evidence(uses, edges, self.stories(), self.latest(), old, said, critical))
 
 
 def _message(result: Mapping[str, Any]) -> str:

@@ -86,10 +86,10 @@ class Collected:
         """Return the names of the metrics, sorted."""
         return sorted(self._found)
 
-    def points(self, name: str) -> Points:
-        """Return steps and values of a metric; none if there is no such metric."""
+    def points(self, name: str, most: int = 0) -> Points:
+        """Return steps and values of a metric, the last `most` ones (0: all); none if there is no such metric."""
         steps, values = self._found.get(name, ((), ()))
-        return list(steps), list(values)
+        return list(steps[-most:]), list(values[-most:])
 
 
 def thinned(points: tuple[list[Place], list[float]], most: int) -> tuple[list[Place], list[float]]:

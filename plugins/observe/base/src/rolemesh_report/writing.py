@@ -64,7 +64,7 @@ def report_of(facts: RunFacts, result: Mapping[str, Any] | None = None, per_gpu_
         "Critical path": sections.critical_section(critical),
         "Lanes": shown + legend(of_ranks) + more if lanes else "",
         "Cost": sections.cost_section(cost, per_gpu_hour) if (cost := facts.costs()) else "",
-        "Metrics": sections.metrics_section(facts.series()),
+        "Metrics": sections.metrics_section({name: facts.points(name) for name in facts.metric_names()}),
         "Failures and recoveries": sections.failures_section(stories, summary),
         "Placement": sections.placement_section(facts.plan()),
         "Versions": sections.versions_section(result),

@@ -129,9 +129,11 @@ def _engine_loads(run: Viewed, since: int, until: int, most: int) -> Iterator[tu
 def metrics(run: Viewed, runs: Runs, query: Query) -> bytes:
     """Return one metric of this run and others: names of runs, places on the axis, and two lists of values per run.
 
-    `raw` has the values themselves, and `smooth` the smoothed ones; it is empty without smoothing. NaN is null.
-    `marks` has the failures and resizes of this run, as (place on the axis, text), and `end` the place of the last line
-    of metrics of all runs: that of this metric may be an earlier one.
+    `raw` has the values themselves, and `smooth` the smoothed ones; it is empty without smoothing. A place where a run
+    has no value is null, and a value that is not finite is a text. `odd` has the number of these of each run, and `low`
+    that of the values that have no place on a logarithmic axis. `marks` has the failures and resizes of this run, as
+    (place on the axis, text), and `end` the place of the last line of metrics of all runs: that of this metric may be
+    an earlier one.
     """
     name, smoothing = query.get("name", ""), query.get("smoothing", "")
     strength, along = _int(query, "strength", 0), query.get("axis", "")
@@ -140,11 +142,13 @@ def metrics(run: Viewed, runs: Runs, query: Query) -> bytes:
         found = runs.find(other) if other else None
         if found is not None and found not in chosen:
             chosen.append(found)
-    raw, smooth, ends = [], [], list[float]()
+    raw, smooth, odd, low, ends = [], [], list[int](), list[int](), list[float]()
     for each in chosen[:MOST_RUNS]:
         ends += places_of(each.facts, [line.step for line in each.facts.metrics()[-1:]], along)
         steps, values = each.facts.points(name)
         places = places_of(each.facts, steps, along)
+        odd.append(sum(not math.isfinite(value) for value in values))
+        low.append(sum(-math.inf < value <= 0 for value in values))
         raw.append(dict(zip(*thinned((places, values), MOST_POINTS), strict=True)))
         smoothed = _smooth(values, smoothing, strength)
         smooth.append(dict(zip(*thinned((places, smoothed), MOST_POINTS), strict=True)) if smoothed else {})
@@ -155,6 +159,8 @@ def metrics(run: Viewed, runs: Runs, query: Query) -> bytes:
             "steps": axis,
             "raw": [[_plain(points.get(place)) for place in axis] for points in raw],
             "smooth": [[_plain(points.get(place)) for place in axis] for points in smooth] if any(smooth) else [],
+            "odd": odd,
+            "low": low,
             "end": max(ends, default=0),
             "marks": marks_of(run.facts, along),
         }
@@ -170,8 +176,8 @@ def _smooth(values: list[float], how: str, strength: int) -> list[float]:
     return exponential(values, 1 - 1 / strength) if how == "exponential" else []
 
 
-def _plain(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+def _plain(value: float | None) -> float | str | None:
+    return value if value is None or math.isfinite(value) else str(value)
 
 
 def _int(query: Query, name: str, default: int) -> int:

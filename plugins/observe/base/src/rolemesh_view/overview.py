@@ -12,7 +12,6 @@ from rolemesh_facts.curves import Curve, curve_of
 from rolemesh_facts.overview import headlines, largest_fall, pace_of, trend
 from rolemesh_facts.row_meaning import REWARDS
 from rolemesh_facts.run import RunFacts
-from rolemesh_facts.series import thinned
 from rolemesh_recorder.reading import recorded_ranks
 from rolemesh_view.stories import deaths, event_text, told_of
 from rolemesh_view.text import number
@@ -20,8 +19,6 @@ from rolemesh_view.viewed import Viewed
 
 __all__ = ["bottleneck", "goal_of", "misses", "overview"]
 
-MOST_POINTS = 600
-"""Points of one curve."""
 MOST_ADVICE, MOST_FAILURES = 3, 3
 """Lines of the page about what needs attention, and about what failed."""
 MOST_STATIONS, LEAST = 3, 0.05
@@ -78,7 +75,7 @@ def _shown(facts: RunFacts, name: str, lengths: Mapping[int, int]) -> tuple[str,
     few = ", then ".join(map(number, points[1]))  # of so few values, nobody knows the noise
     said = WORDS[found.word].format(number(found.first), number(found.last)) if found else few
     said += f"; no value after step {points[0][-1]}" if misses(points[0], until) else ""
-    return name, said, curve_of(thinned(points, MOST_POINTS), 620, 230, until=until)
+    return name, said, curve_of(points, 620, 230, until=until)
 
 
 def misses(steps: Sequence[int], until: int) -> bool:

@@ -5,11 +5,12 @@ A row is decoded once, when it is new, and again when a page shows it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import msgspec
 
@@ -27,15 +28,19 @@ Reads = MutableMapping[str, tuple[int, int]]
 FILES = "files of kept rows"
 T = TypeVar("T")
 MOST_ROWS = 50_000
-"""Maximum number of kept rows that the viewer looks at."""
+"""About the maximum number of kept rows that the viewer looks at: the newest ones."""
+CHUNK_BYTES = 1 << 18
+"""Bytes of kept rows that are read at a time."""
 FIRST_ROWS, MORE = 1024, 4
 """Number of rows that a search reads first, and how many times as many it reads each time while it has too few."""
 
 
 class _File(NamedTuple):
-    """The rows of a file up to `end` in bytes. `stamp`: the file's inode, size and time of change at that moment."""
+    """The rows of a file from `begin` to `end` in bytes. `stamp`: the file's inode, size and time of change at that
+    moment."""
 
     stamp: tuple[int, int, int]
+    begin: int
     end: int
     entries: list[Entry]
 
@@ -69,34 +74,50 @@ class RowIndex:
         self.version = 0
         """A number that changes when `entries` finds other rows than before."""
         self._path, self._reads = path, {} if reads is None else reads
+        self.partial = False
+        """Whether the run has more rows than `entries` has found."""
         self._files: dict[Path, _File] = {}
         self._derived: dict[str, tuple[int, Any]] = {}
 
     def entries(self, most: int = MOST_ROWS) -> list[Entry]:
-        """Return the first `most` rows, rank by rank, the oldest first. This reads what is new since the last call."""
-        found: list[Entry] = []
-        files: dict[Path, _File] = {}
+        """Return about the newest `most` rows, rank by rank, the oldest first, the same bytes of each rank. This reads
+        what is new since the last call."""
         there = list(kept_files(self._path))
-        for at, (ref, path) in enumerate(there):
-            if len(found) >= most:
-                break
-            self._reads[FILES] = at, len(there)
-            try:
-                files[path] = _renewed(self._files.get(path), ref, path)
-            except OSError:
-                continue
-            found += files[path].entries[: most - len(found)]
-        self._reads.pop(FILES, None)
+        files = {path: file for ref, path in there if (file := _renewed(self._files.get(path), ref, path)) is not None}
+        if sum(len(file.entries) for file in files.values()) > 2 * most:
+            files = {}
+        self._read_back(files, there, most)
         if [*map(id, files.values())] != [*map(id, self._files.values())]:
             self.version += 1
-        self._files = files
-        return found
+        self._files = {path: files[path] for _, path in there if path in files}
+        self.partial = len(self._files) < len(there) or any(file.begin for file in files.values())
+        return [row for file in self._files.values() for row in file.entries]
+
+    def _read_back(self, files: dict[Path, _File], there: Sequence[tuple[RankRef, Path]], most: int) -> None:
+        """Add to `files` what is before them, until they have `most` rows: a part of each rank's, and again."""
+        waiting: dict[RankRef, list[Path]] = {}
+        for ref, path in there:
+            if path not in files or files[path].begin:
+                waiting.setdefault(ref, []).append(path)
+        ranks, found = deque(waiting.items()), sum(len(file.entries) for file in files.values())
+        while ranks and found < most:
+            ref, paths = ranks.popleft()
+            self._reads[FILES] = sum(not file.begin for file in files.values()), len(there)
+            before = files.get(paths[-1])
+            with suppress(OSError):
+                files[paths[-1]] = now = _with_earlier(before, ref, paths[-1])
+                found += len(now.entries) - (len(before.entries) if before is not None else 0)
+            if paths[-1] not in files or not files[paths[-1]].begin:
+                paths.pop()
+            if paths:
+                ranks.append((ref, paths))
+        self._reads.pop(FILES, None)
 
     def derived(self, name: str, compute: Callable[[list[Entry]], T]) -> T:
         """Return what `compute` makes of the rows that `entries` has found: once for each version of them."""
         known = self._derived.get(name)
         if known is None or known[0] != self.version:
-            rows = [row for file in self._files.values() for row in file.entries][:MOST_ROWS]
+            rows = [row for file in self._files.values() for row in file.entries]
             known = self._derived[name] = self.version, compute(rows)
         found: T = known[1]
         return found
@@ -147,10 +168,19 @@ def _having(entries: Sequence[Entry], wanted: bytes) -> list[Entry]:
     for path, places in files.items():
         first, last = min(places), max(places)
         with suppress(OSError), open_recorded(path) as file:
-            file.seek(first)
-            data = file.read(last - first) + file.readline()
-            found.update(id(entry) for entry in _with_text(data, first, places, wanted))
+            for at, data in _chunks(file, first, last):
+                found.update(id(entry) for entry in _with_text(data, at, places, wanted))
     return [entry for entry in entries if id(entry) in found] if found else []
+
+
+def _chunks(file: BinaryIO, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines from the one that begins at `first` to the one at `last`, some at a time, with their place."""
+    file.seek(first)
+    while first <= last and (data := file.read(min(CHUNK_BYTES, last - first + 1))):
+        if not data.endswith(b"\n"):
+            data += file.readline()
+        yield first, data
+        first += len(data)
 
 
 def _with_text(data: bytes, first: int, entries: Mapping[int, Entry], wanted: bytes) -> Iterator[Entry]:
@@ -192,17 +222,50 @@ def _has(line: bytes, wanted: bytes) -> bool:
     return False
 
 
-def _renewed(known: _File | None, ref: RankRef, path: Path) -> _File:
-    """Return the rows of a file, of which `known` was read before. Raises `OSError`."""
-    status = path.stat()
-    stamp = status.st_ino, status.st_size, status.st_mtime_ns
-    if known is not None and known.stamp == stamp:
-        return known
-    if known is None or known.stamp[0] != stamp[0] or stamp[1] <= known.stamp[1]:
-        known = _File(stamp, 0, [])  # the file is another one: recorders only append
-    entries, end = list(known.entries), known.end
-    for begin, after, row in read_rows(path, known.end):
-        end = after
+def _renewed(known: _File | None, ref: RankRef, path: Path) -> _File | None:
+    """Return the rows of a file, of which `known` was read before, and its new ones; None if nothing of it is known."""
+    try:
+        stamp = _stamp(path)
+        if known is None or known.stamp == stamp:
+            return known
+        if known.stamp[0] != stamp[0] or stamp[1] <= known.stamp[1]:
+            return None  # the file is another one: recorders only append
+        found, end = _rows_of(ref, path, known.end, stamp[1])
+    except OSError:
+        return None
+    return _File(stamp, known.begin, end, known.entries + found)
+
+
+def _with_earlier(known: _File | None, ref: RankRef, path: Path) -> _File:
+    """Return the rows of a file, and a chunk of those before `known`; None: before the file's end. Raises `OSError`."""
+    stamp = known.stamp if known is not None else _stamp(path)
+    end = known.begin if known is not None else stamp[1]
+    size = CHUNK_BYTES
+    with open_recorded(path) as file:
+        while True:
+            begin = max(0, end - size)
+            file.seek(begin)
+            if not begin or (begin := begin + len(file.readline())) < end:
+                break  # the line that has the chunk's begin belongs to the chunk before it
+            size *= 2
+    found, after = _rows_of(ref, path, begin, end)
+    if known is None:
+        return _File(stamp, begin, after, found)
+    return known._replace(begin=begin, entries=found + known.entries)
+
+
+def _rows_of(ref: RankRef, path: Path, begin: int, end: int) -> tuple[list[Entry], int]:
+    """Return the rows of the complete lines of a file between two places, and the place behind the last one."""
+    found = []
+    for at, after, row in read_rows(path, begin):
+        if after > end:
+            break
+        begin = after
         if row is not None:
-            entries.append(entry_of(ref, row, (path, begin)))
-    return _File(stamp, end, entries)
+            found.append(entry_of(ref, row, (path, at)))
+    return found, begin
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns

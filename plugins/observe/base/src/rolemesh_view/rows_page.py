@@ -13,7 +13,6 @@ from rolemesh_view.choosing import Choice, choose
 from rolemesh_view.dialogue import cards
 from rolemesh_view.entries import Entry, policies_of
 from rolemesh_view.groups import Group, StepRows, groups_of, steps_of, why_reward
-from rolemesh_view.row_index import MOST_ROWS
 from rolemesh_view.row_table import columns_of_table, neighbours, scatter
 from rolemesh_view.viewed import Viewed
 from rolemesh_view.vocabulary import vocabulary
@@ -58,15 +57,17 @@ def lists(run: Viewed, query: Mapping[str, str], kept: Sequence[Entry]) -> dict[
     first = found.rows[0] if found.rows else None
     lists_steps = choice.step is None and not choice.first
     steps = run.rows.derived("steps", lambda rows: steps_of(rows, MOST_STEPS)) if lists_steps else []
-    groups = groups_of(of_step)[:MOST_GROUPS] if choice.step is not None and whole else []
+    every = groups_of(of_step) if choice.step is not None and whole else []
+    groups = every[:MOST_GROUPS]
     told: list[StepRows | Group] = [*steps, *groups]
     return {
         "operators": [op.label for op in flow.ops] if flow else [],
         "choice": choice, "found": found.rows, "passing": found.passing,
-        "total": len(found.passing), "more": found.more, "kept": len(kept), "most": MOST_ROWS,
+        "total": len(found.passing), "more": found.more, "kept": len(kept), "partial": run.rows.partial,
         "missing": run.rows.named().missing,
         "faults": [name for name in FAULTS if name == "truncated" or any(each.faults[name] for each in told)],
-        "steps": steps, "groups": groups,
+        "steps": steps, "groups": groups, "all_groups": len(every),
+        "all_steps": run.rows.derived("all steps", lambda rows: len({row.step for row in rows})),
         "why": _why(run, of_op, choice.step) if choice.step is not None and whole else None,
         "newest": f"{len(found.passing)} {first.step} {first.op} {first.row} {first.ref}" if first else "",
         "link": lambda **changes: link(choice, by, changes),

@@ -268,7 +268,7 @@ def _look(facts: RunFacts, reads: Reads) -> Look:
         states = [state._replace(values_s=1 / step_s / every[state.edge]) for state in states]
     old = old_values(flow, states) if flow else []
     said = [meaning(row.columns) for row in latest_rows(path)]
-    found = advice(Evidence(uses, edges, facts.stories(), facts.series(), old, said, critical))
+    found = advice(Evidence(uses, edges, facts.stories(), facts.latest(), old, said, critical))
     rate, seconds = 1 / step_s if step_s is not None else None, (recent_until - recent_since) / 1e6
     return Look(since, until, uses, _by_role(uses), edges, critical, found, rate, states, seconds, sizes)
 

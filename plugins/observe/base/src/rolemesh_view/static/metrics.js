@@ -38,15 +38,17 @@
     const query = new URLSearchParams({name: figure.dataset.name, axis: along, smoothing: value("smoothing"), strength: value("strength") || 2, with: value("with").split(",").map(name => name.trim()).filter(Boolean).join(",")});
     const answer = await fetch(plots.dataset.source + "?" + query);
     if (!answer.ok) return;
-    const {runs, steps, raw, smooth, marks, end} = await answer.json();
-    const logarithmic = document.getElementById("log").checked && raw.some(each => each.some(v => v > 0));
-    const seen = rows => rows.map(row => row.map(v => logarithmic && !(v > 0) ? null : v));
+    const {runs, steps, raw, smooth, odd, low, marks, end} = await answer.json();
+    const wanted = document.getElementById("log").checked, logarithmic = wanted && raw.some(each => each.some(v => v > 0));
+    // Of uPlot's values, null is a gap, and undefined nothing: a run has no value where another one has.
+    const seen = rows => rows.map(row => row.map(v => v === null ? undefined : typeof v === "string" || (logarithmic && v <= 0) ? null : v));
     const ink = getComputedStyle(document.documentElement).getPropertyValue("--quiet").trim(), line = getComputedStyle(document.documentElement).getPropertyValue("--line").trim();
     const axis = {stroke: ink, grid: {stroke: line, width: 1}, ticks: {stroke: line, width: 1}};
     const at = figure.querySelector(".plot");
     known.get(figure)?.destroy();
-    const told = (_, v) => v == null ? "" : v.toPrecision(5), points = {show: steps.length < 3};
-    const lines = (label, n) => ({label, stroke: COLOURS[n % 8], width: 1.5, spanGaps: true, points, value: told});
+    const told = (_, v) => v == null ? "" : v.toPrecision(5);
+    const shown = seen(raw), finite = shown.map(row => row.filter(v => v != null));
+    const lines = (label, n) => ({label, stroke: COLOURS[n % 8], width: 1.5, points: finite[n].length < 3 ? {show: true} : {}, value: told}); // a line through one value would be invisible
     const bold = smooth.length ? runs.map((run, n) => ({...lines(run + ", smoothed", n), width: 2.5, points: {show: false}})) : [];
     known.set(figure, new uPlot({
       width: Math.max(240, at.clientWidth), height: 220,
@@ -56,11 +58,14 @@
       },
       axes: [{...axis, ...(along === "step" ? {incrs: STEPS} : {}), ...(steps.length === 1 ? {splits: steps} : {})}, {...axis, size: 84, ...(logarithmic ? {} : {values: digits})}], hooks: {draw: [plot => mark(plot, marks)]},
       series: [{label: along === "time" ? "seconds" : along}, ...runs.map((run, n) => ({...lines(run, n), alpha: smooth.length ? 0.4 : 1})), ...bold],
-    }, [steps, ...seen(raw), ...seen(smooth)], at));
-    const values = raw;
+    }, [steps, ...shown, ...seen(smooth)], at));
+    const missing = runs.flatMap((run, n) => [[odd[n], "not finite"], [logarithmic ? low[n] : 0, "not above 0"]].filter(([count]) => count)
+      .map(([count, what]) => `${runs.length > 1 ? run + ": " : ""}${count} value${count > 1 ? "s" : ""} ${what}`));
+    if (wanted && !logarithmic) missing.push("no value above 0, so the axis is linear");
+    figure.querySelector(".missing").textContent = missing.join("; ");
     at.setAttribute("role", "img");
     at.setAttribute("aria-label", runs.map((run, n) => {
-      const known = values[n].filter(value => value != null), text = value => value.toPrecision(5);
+      const known = finite[n], text = value => value.toPrecision(5);
       return known.length ? `${run}: ${text(known.at(-1))} at the end, from ${text(Math.min(...known))} to ${text(Math.max(...known))}` : `${run}: no value`;
     }).join("; "));
     figure.dataset.ready = "1";
