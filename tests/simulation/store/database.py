@@ -7,7 +7,6 @@ simulation believes it.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import random
@@ -70,9 +69,7 @@ class Database:
             patch.object(sqlite, "ROOM_BYTES", 16 << 10),
             patch.object(sqlite, "CHECKPOINT_PAGES", 16),
         ):
-            gc.freeze()  # what there is already need not be looked at after each death
             yield
-            gc.unfreeze()
             self.locked = False
 
     def _call(self, connection: sqlite3.Connection, sql: str) -> None:
@@ -136,7 +133,6 @@ class Database:
         self._before = None
         self.calm = True
         yield
-        gc.collect()  # cursors of a traceback would keep a connection open, over files that are put back
         held = {os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")}
         assert str(self.path) not in held, "a dead master holds its connection"
         self.calm = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -142,4 +143,6 @@ class Master:
         for file in (self.publication._events, self.publication._metrics):
             file.close()
         self.journal.close()
-        del self.journal, self.writes  # an error that nobody has collected holds cursors of the connection
+        # Cursors in the traceback of an error would keep the connection open, with its lock.
+        del self.journal, self.writes
+        gc.collect()

@@ -7,6 +7,7 @@ over. The journal has a job's recoveries, one after the other, each with data th
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import random
 import shutil
@@ -115,12 +116,14 @@ class Masters:
         self.run_dir.mkdir()
         disk.sync_folder(self.files.disk)
         disk.sync_folder(self.run_dir)
+        gc.freeze()  # what there is already need not be looked at after each death
         return self
 
     def __exit__(self, *_: object) -> None:
         self.files.slow = self.files.refuses = 0.0
         for master in list(self.masters):
             self._died(master, "is over")
+        gc.unfreeze()
         self._mounted.close()
         shutil.rmtree(self.root, ignore_errors=True)
 
