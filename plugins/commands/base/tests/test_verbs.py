@@ -26,6 +26,7 @@ from rolemesh_durable.control.client import StopJob, Watch
 from rolemesh_durable.runs import Run, UnknownRunError
 from rolemesh_jobs import job_status, job_statuses
 from rolemesh_jobs.logs import BLOCK, Tail
+from rolemesh_runtime.waiting import WaitingJob
 
 
 @pytest.fixture(autouse=True)
@@ -105,6 +106,21 @@ def test_status_as_json_has_the_same_keys_alive_and_ended(
     assert (ended["state"], ended["committed_steps"], ended["wall_s"], ended["message"]) == ("failed", 1, 1.5, "why")
     assert (ended["master"], ended["agents"], ended["ranks"]) == (None, [], [])
     assert alive.keys() <= ended.keys()
+
+
+def test_a_verb_about_a_job_that_waits_for_room_says_what_it_waits_for(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with WaitingJob(runs / "second", lambda _: None) as waiting:
+        waiting.say("job first has cpu 3")
+        for verb in ("logs", "events", "attach", "stop", "top", "view"):
+            assert main([verb, "second"]) != 0
+            told = " ".join(capsys.readouterr().err.split())
+            assert f"second has not begun: it waits for room (pid {os.getpid()} on {os.uname().nodename})" in told, verb
+            assert ": job first has cpu 3" in told
+            assert f"kill {os.getpid()} on" in told
+        assert main(["top"]) != 0
+        assert "job first has cpu 3" in " ".join(capsys.readouterr().err.split())
 
 
 def test_without_runs_status_says_so(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

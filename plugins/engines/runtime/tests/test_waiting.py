@@ -24,6 +24,20 @@ with WaitingJob(Path(sys.argv[1]), lambda why: None) as job:
     time.sleep(600)
 """
 
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from rolemesh_runtime.waiting import WaitingJob, waiting_jobs
+
+_, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+path = Path(sys.argv[1])
+with WaitingJob(path, print) as job:
+    for size, why in ((0, "first"), (most, "second")):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))
+        job.say(why)
+        print([each.why for each in waiting_jobs(path.parent)])
+"""
+
 
 def test_a_job_that_waits_is_listed_with_its_latest_reason_until_it_starts(tmp_path: Path) -> None:
     said = list[str]()
@@ -53,6 +67,14 @@ def test_a_killed_driver_waits_no_longer_and_its_file_stops_nobody(tmp_path: Pat
     with WaitingJob(tmp_path / "job", lambda why: None) as job:
         job.say("again")
         assert [each.why for each in waiting_jobs(tmp_path)] == ["again"]
+
+
+def test_a_job_waits_although_its_reason_cannot_be_written(tmp_path: Path) -> None:
+    """The limit of a file's size stands for the disk's: the system refuses to write."""
+    done = subprocess.run([sys.executable, "-c", FULL_DISK, tmp_path / "job"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["waiting for room: first", "[]", "waiting for room: second", "['second']"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_that_is_no_such_file_is_left_out(tmp_path: Path) -> None:

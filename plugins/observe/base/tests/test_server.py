@@ -20,6 +20,7 @@ from rolemesh_recorder.rows import Row
 from rolemesh_recorder.usage import GPU, Usage, node_file
 from rolemesh_report.writing import write_report
 from rolemesh_runtime.lock import RunLock, lock_file
+from rolemesh_runtime.waiting import WaitingJob
 from rolemesh_view import application
 from rolemesh_view.guard import Access
 from rolemesh_view.pages import PAGES, changing
@@ -118,6 +119,18 @@ def test_a_page_shows_texts_of_a_run_as_text_and_names_no_other_machine(client: 
     assert page.headers["content-security-policy"].startswith("default-src 'self'")
 
 
+def test_the_list_begins_with_jobs_that_wait_for_room_and_says_for_what(runs: Runs, client: TestClient) -> None:
+    with WaitingJob(runs.folder / "second", lambda _: None) as waiting:
+        waiting.say(f"job first has cpu 3 {HOSTILE}")
+        first = client.get("/").text.partition("<tbody>")[2].partition("</tr>")[0]
+        assert re.findall(r'data-label="(?:job|state)">(?:<span[^>]*>)?(.*?)<', first) == ["second", "waiting"]
+        assert "waits for room (pid" in first
+        assert "job first has cpu 3" in first
+        assert "<script>alert" not in first
+        assert "<a " not in first, "it has no pages yet"
+    assert "waiting" not in client.get("/").text
+
+
 @pytest.mark.parametrize(
     "path", ["/", "/live", "/run/ended/live", "/run/ended/data/lanes", "/static/style.css", "/nowhere"]
 )
@@ -211,6 +224,20 @@ def test_metrics_of_two_runs_are_on_one_axis(client: TestClient) -> None:
     assert answer["raw"][0][:2] == [1.0, 0.5]
     assert answer["smooth"][0][1] == pytest.approx((1 + 1 / 2 + 1 / 3) / 3), "beside the values themselves"
     assert answer["end"] == 9
+
+
+def test_a_curve_tells_values_that_are_not_finite_from_steps_without_one(tmp_path: Path) -> None:
+    for name, values in (("one", [1.0, None, -1.0, 0.0]), ("two", [2.0])):
+        run = write_run(tmp_path / name, ended=True)
+        rest: dict[str, object] = {"operators": {}, "roles": {}, "staleness": {}, "records": {}}
+        lines = [{"step": at, "steps": 1, "time": 1.0, "loss": each, **rest} for at, each in enumerate(values)]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    viewer = TestClient(
+        application(Runs(tmp_path), Access(TOKEN)), ADDRESS, headers={"authorization": f"Bearer {TOKEN}"}
+    )
+    found = viewer.get("/run/one/data/metrics?name=loss&with=two").json()
+    assert found["raw"] == [[1.0, "nan", -1.0, 0.0], [2.0, None, None, None]]
+    assert (found["odd"], found["low"]) == ([1, 0], [2, 0])
 
 
 def test_the_tokens_of_a_row_are_coloured_by_the_difference_of_log_probabilities(client: TestClient) -> None:

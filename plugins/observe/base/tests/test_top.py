@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from contextlib import ExitStack
 from io import StringIO
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 from rolemesh.api.observer import Event, RunInfo
 from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE, RESULT_FILE, RUN_FILE
 from rolemesh_recorder.lines import FLOW_FILE, RECORD_DIR, Account, FlowEdge, FlowFile, FlowOp, Head, Stretch, encode
+from rolemesh_runtime.waiting import WaitingJob
 from rolemesh_top import TopVerb, frame
 from rolemesh_top.app import TopApp
 from rolemesh_top.frame import Frame, FrameSource, RankLine
@@ -195,6 +197,21 @@ def test_one_frame_as_text_and_as_json(run: Path) -> None:
         ("maker/0", 4711, 0.0), ("maker/1", 4712, 0.0), ("user/0", 4711, 0.8),
     ]  # fmt: skip
     assert found["path"][0]["name"] == "maker.make"
+
+
+def test_jobs_that_wait_for_room_beside_the_run_are_below_its_state(run: Path) -> None:
+    with ExitStack() as stack:
+        for number in range(5):
+            job = stack.enter_context(WaitingJob(run.parent / f"job-{number}", lambda _: None))
+            job.say("job small has cpu 3")
+        console = Console(width=120, file=StringIO())
+        console.print(printed(FrameSource(run).frame(60.0), 120))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    at = next(number for number, line in enumerate(lines) if line.startswith("job-0 waits for room (pid "))
+    assert lines[at].endswith(": job small has cpu 3")
+    assert [line.partition(" waits")[0] for line in lines[at : at + 3]] == ["job-0", "job-1", "job-2"]
+    assert lines[at + 3] == "2 more jobs wait for room"
+    assert FrameSource(run).frame(60.0).waiting == ()
 
 
 def test_an_event_of_several_lines_has_its_first_reason() -> None:

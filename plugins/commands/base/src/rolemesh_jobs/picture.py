@@ -87,8 +87,7 @@ def _nothing(name: str, path: Path, state: str, message: str) -> dict[str, Any]:
 
 def _waiting(waiting: Waiting, folder: Path) -> dict[str, Any]:
     """Return the state of a job that waits for room."""
-    message = f"waits for room (pid {waiting.pid} on {waiting.host}): {waiting.why}"
-    told = _nothing(waiting.job, folder / waiting.job, "waiting", message)
+    told = _nothing(waiting.job, folder / waiting.job, "waiting", str(waiting))
     return told | {"committed_steps": 0, "wall_s": round(max(0.0, time.time() - waiting.since), 3)}
 
 

@@ -56,10 +56,7 @@ def command(
     """
     for waiting in waiting_jobs(runs_folder(runs_dir)):
         if waiting.job == job:
-            what = f"{job} waits for room and has not begun: {waiting.why}"
-            raise MasterGoneError(
-                what, remedy=f"end its command: Ctrl-C there, or kill {waiting.pid} on {waiting.host}"
-            )
+            raise MasterGoneError(f"{job} has not begun: it {waiting}", remedy=waiting.ending)
     run = find(job, runs_dir)
     if (result := run.result()) is not None:
         print_text(f"{run.name} has ended already: {result.get('status')}")

@@ -19,6 +19,7 @@ from rolemesh.runs.run import CONTROL_FILE, JOB_FILE, RESULT_FILE, RUN_FILE, RUN
 from rolemesh_dataplane.transports import TransportKeys
 from rolemesh_runtime.run_files import MOST_BYTES, content_in
 from rolemesh_runtime.unreadable import DAMAGED, UnreadableError, unreadable
+from rolemesh_runtime.waiting import waiting_jobs
 
 __all__ = ["PLAN_FILE", "ControlFile", "ForeignRunError", "Run", "UnknownRunError", "find_run", "list_runs"]
 
@@ -152,7 +153,8 @@ def list_runs(folder: Path) -> list[Run]:
 def find_run(job: str, folder: Path) -> Run:
     """Return the run of the job named `job` in `folder`, or of a script beside it; `job` may also be a run's path.
 
-    Raises `UnknownRunError` with the existing runs, and `UnreadableError` if its folder cannot be read.
+    Raises `UnknownRunError` with the existing runs, or with what a job waits for that has not begun, and
+    `UnreadableError` if its folder cannot be read.
     """
     failed: UnreadableError | None = None
     for path in (folder / job, folder.parent / SCRIPT_RUNS / job, Path(job)):
@@ -163,6 +165,8 @@ def find_run(job: str, folder: Path) -> Run:
             failed = unreadable(path, error)
     if failed is not None:
         raise failed
+    if waits := next((each for each in waiting_jobs(folder) if each.job == job), None):
+        raise UnknownRunError(f"{job} has not begun: it {waits}", remedy=waits.ending)
     known = [run.name for run in list_runs(folder)]
     raise UnknownRunError(
         f"there is no run of a job {job!r} in {folder}{os.sep}",

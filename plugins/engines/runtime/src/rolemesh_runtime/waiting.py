@@ -30,6 +30,15 @@ class Waiting(msgspec.Struct, frozen=True):
     pid: int
     host: str
 
+    def __str__(self) -> str:
+        """Return what the job waits for, without its name."""
+        return f"waits for room (pid {self.pid} on {self.host}): {self.why}"
+
+    @property
+    def ending(self) -> str:
+        """Return how a user ends it."""
+        return f"wait, or end its command: Ctrl-C there, or kill {self.pid} on {self.host}"
+
 
 class WaitingJob:
     """Shows that the job of `run_dir` waits, from the first `say` on until `close`. `told` takes the same texts."""

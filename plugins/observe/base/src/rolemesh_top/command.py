@@ -48,7 +48,7 @@ def top(
     """Show the ranks of a job, its edges, its critical path and its events, until q.
 
     It works on a running job, an ended one, a killed one, and a copied folder. It reads the run's folder and the
-    master's status; the job does not wait for it.
+    master's status; the job does not wait for it. Below the job it names those of the runs folder that wait for room.
 
     Exit code: 0, 2 if there is no such run.
 
@@ -65,7 +65,7 @@ def top(
     from rolemesh_top.frame import FrameSource
 
     folder = runs_folder(runs_dir)
-    path = readable_run(job or str(_latest(folder)), folder)
+    path = readable_run(job or _latest(folder), folder)
     source = FrameSource(path)
     if as_json:
         import msgspec
@@ -86,11 +86,13 @@ def top(
         TopApp(source, window, every).run()
 
 
-def _latest(folder: Path) -> Path:
+def _latest(folder: Path) -> str:
+    """Return the latest run's folder; without a run, the name of a job that waits for room."""
     from rolemesh_durable.api.jobs import list_runs
+    from rolemesh_runtime.waiting import waiting_jobs
 
-    runs = list_runs(folder)
-    if not runs:
+    found = [str(run.path) for run in list_runs(folder)] or [each.job for each in waiting_jobs(folder)]
+    if not found:
         remedy = "start a job with 'rolemesh run', or name the folder of a run"
         raise RolemeshError("there is no run", where=str(folder), remedy=remedy)
-    return runs[0].path
+    return found[0]

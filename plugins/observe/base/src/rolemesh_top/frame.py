@@ -28,6 +28,7 @@ from rolemesh_facts.time_use import Use, use_of
 from rolemesh_jobs.picture import job_status
 from rolemesh_recorder.lines import Account, FlowFile, Head, Line, Stretch
 from rolemesh_recorder.reading import latest_head, latest_lines
+from rolemesh_runtime.waiting import waiting_jobs
 
 __all__ = ["EdgeLine", "Frame", "FrameSource", "MetricLine", "RankLine", "Station"]
 
@@ -103,7 +104,8 @@ class Frame(msgspec.Struct, frozen=True):
     """Everything that is shown. `window_s`: the seconds that shares are about.
 
     `step_s` and `left_s`: the seconds per step, and until the last step; None if they are not known. `under_way`: how
-    far the operators of the present step are, in words.
+    far the operators of the present step are, in words. `waiting`: the jobs that wait for room in the same runs folder,
+    and why.
     """
 
     name: str
@@ -122,6 +124,7 @@ class Frame(msgspec.Struct, frozen=True):
     step_s: float | None = None
     left_s: float | None = None
     under_way: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
 
 
 class FrameSource:
@@ -189,6 +192,7 @@ class FrameSource:
             pace.step,
             pace.left,
             tuple(under_way(_status_of(each) for each in status["ranks"])),
+            tuple(f"{each.job} {each}"[:MOST] for each in waiting_jobs(facts.path.resolve().parent)),
         )
 
 

@@ -20,6 +20,8 @@ RANK_HEADS = ("rank", "node", "pid", "state", "step", "computes", "waits", "rest
 EDGE_HEADS = ("edge", "lag", "waiting", "blocked")
 NODE = 12
 """Number of characters of a node's name that are shown."""
+WAITING = 3
+"""Number of jobs that wait for room that the header names; it counts the others."""
 GAP = 2
 """Number of blanks between two columns."""
 _KEPT = ("rank", "step", "computes", "edge", "waiting")
@@ -38,7 +40,8 @@ class Fitted(NamedTuple):
 
 
 def header(frame: Frame) -> Text:
-    """Return job, state, step, time, speed and goodput, and below them what the job waits on."""
+    """Return job, state, step, time, speed and goodput; below them the present step, warnings, and other jobs that wait
+    for room."""
     steps = f"{frame.step}" + (f" of {frame.steps}" if frame.steps else "")
     text = Text.assemble((_line(frame.name), "bold"), "  ", (_line(frame.state), state_style(frame.state)))
     text.append(f"  {steps} steps")
@@ -54,7 +57,12 @@ def header(frame: Frame) -> Text:
     text.append(f"  shares of {frame.window_s:.0f} s", style="dim")
     if frame.under_way:
         text.append(f"\nin this step  {_line(', '.join(frame.under_way))}", style="green")
-    return text.append(f"\n{_line(frame.message)}", style="yellow") if frame.message else text
+    if frame.message:
+        text.append(f"\n{_line(frame.message)}", style="yellow")
+    more = len(frame.waiting) - WAITING
+    for told in (*frame.waiting[:WAITING], *([f"{more} more jobs wait for room"] if more > 0 else [])):
+        text.append(f"\n{_line(told)}", style="dim")
+    return text
 
 
 def metrics_table(frame: Frame) -> Table:

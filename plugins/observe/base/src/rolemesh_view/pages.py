@@ -19,6 +19,7 @@ from rolemesh_facts.run import Summary
 from rolemesh_facts.series import thinned
 from rolemesh_facts.sizes import sizes_at
 from rolemesh_recorder.reading import recorded_ranks
+from rolemesh_runtime.waiting import Waiting
 from rolemesh_view import logs
 from rolemesh_view.axis import axes_of, marks_of
 from rolemesh_view.edge_rows import bytes_text
@@ -30,7 +31,7 @@ from rolemesh_view.stories import deaths, event_text, told_of
 from rolemesh_view.text import shown
 from rolemesh_view.viewed import Viewed
 
-__all__ = ["PAGES", "STREAMED", "changing", "frame", "job", "silent"]
+__all__ = ["PAGES", "STREAMED", "changing", "frame", "job", "silent", "waiting"]
 
 Query = Mapping[str, str]
 STREAMED: Final[Mapping[str, Sequence[str]]] = {
@@ -119,7 +120,19 @@ def silent(name: str, *, reads: bool = False) -> dict[str, Any]:
         else ("no answer", "the store of this run does not answer")
     )
     summary = Summary(name, told[0], -1, None, 0.0, 0.0, told[1], {}, None)
-    return {"run": name, "state": summary.state, "summary": summary, "pace": Pace(None, None, None), "goal": None}
+    return _bare(summary)
+
+
+def waiting(job: Waiting) -> dict[str, Any]:
+    """Return the row of a job that waits for room."""
+    summary = Summary(job.job, "waiting", -1, None, job.since, 0.0, str(job), {}, None)
+    return _bare(summary, max(0.0, time.time() - job.since))
+
+
+def _bare(summary: Summary, elapsed: float | None = None) -> dict[str, Any]:
+    """Return a row that shows nothing but the summary."""
+    pace = Pace(elapsed, None, None)
+    return {"run": summary.name, "state": summary.state, "summary": summary, "pace": pace, "goal": None}
 
 
 def _time(run: Viewed, query: Query) -> dict[str, Any]:
@@ -192,7 +205,7 @@ def _loads(run: Viewed, node: str) -> list[tuple[str, str, str, Curve]]:
     """Return the kinds of load of a node: name, latest values, upper end of the axis, and curve."""
     found = []
     for each in loads(run.facts.usage(node)):
-        curve = curve_of(thinned(each.shares, 200), 260, 74, (0.0, 1.0))
+        curve = curve_of(thinned(each.shares, 200), 260, 74, (0.0, 1.0), smooth=False)
         if each.what == NETWORK:
             found.append((each.what, f"{each.said}, at most {bytes_text(each.full)}", "most", curve))
         else:

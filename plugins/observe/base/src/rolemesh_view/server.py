@@ -21,6 +21,7 @@ from starlette.staticfiles import StaticFiles
 
 from rolemesh_facts import palette
 from rolemesh_facts.labels import GOODPUT
+from rolemesh_runtime.waiting import waiting_jobs
 from rolemesh_view import data, pages, text
 from rolemesh_view.actions import QUESTIONS, act
 from rolemesh_view.guard import Access, Guard, same
@@ -166,7 +167,9 @@ class _Show:
         names = [run.name for run in runs]
         rows = in_turn(runs, names, pages.job, self._stuck, folder)
         told = [row or self._silent(name) for name, row in zip(names, rows, strict=True)]
-        return {"rows": told + [self._silent(name) for name in silent], "folder": folder, "closed": closed}
+        [waiting] = in_turn([folder], ["/waiting"], lambda of: list(waiting_jobs(of)), self._stuck, folder)
+        told = [*map(pages.waiting, waiting or ()), *told, *map(self._silent, silent)]
+        return {"rows": told, "folder": folder, "closed": closed}
 
     def _silent(self, name: str) -> dict[str, Any]:
         readers = self._stuck.get(name)
