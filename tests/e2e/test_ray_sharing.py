@@ -127,6 +127,30 @@ def test_a_small_job_does_not_take_what_a_large_one_waits_for(make_job: Make, ra
 
 
 @pytest.mark.soak
+def test_a_job_that_runs_does_not_grow_into_what_a_waiting_job_needs(make_job: Make, ray_address: str) -> None:
+    first, elastic, large = (make_job(name, ("--address", ray_address)) for name in ("first", "elastic", "large"))
+    one = started(first, *BIG, "roles.work.world_size=1", *ENDLESS)
+    first.running(3)
+    may_grow = ("roles.work.world_size={min: 1, max: 2}", "failover=[{use: process}]")
+    two = started(elastic, *BIG, *may_grow, *ENDLESS)
+    elastic.running(3)
+    three = started(large, *BIG, "engine.options.room_wait_s=600")
+    waits(three, large)
+    one.send_signal(signal.SIGINT)
+    ended(one, 130)
+    until(lambda: "job first has" not in text(large).splitlines()[-1], "it waits for the other one only")
+    refused = elastic.cli("scale", "elastic", "work=2")
+    assert refused.returncode != 0
+    assert "needs cpu 1.4" in refused.stderr, refused.stderr
+    assert len([rank for rank in elastic.running().ranks if rank.role == "work"]) == 1
+    three.send_signal(signal.SIGINT)
+    ended(three, 130)
+    until(lambda: "work 1 → 2" in text(elastic), "it grows, since nobody waits")
+    two.send_signal(signal.SIGINT)
+    ended(two, 130)
+
+
+@pytest.mark.soak
 def test_killed_commands_that_wait_or_run_hold_nobody_up(make_job: Make, ray_address: str) -> None:
     first, dead, last = (make_job(name, ("--address", ray_address)) for name in ("first", "dead", "last"))
     one = started(first, *BIG, *ENDLESS, "engine.options.lease_s=3")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +14,8 @@ from rolemesh.api.plugin import NoOptions
 from rolemesh.placement import PlacementPlan, PlacementRequest, RoleRequest
 from rolemesh.placement.nodes import parse_nodes
 from rolemesh_pack import PackScheduler
-from rolemesh_ray.queue import STALE_S, Living, QueuePlace, ahead, aim, least, left, less, reason
+from rolemesh_ray import queue
+from rolemesh_ray.queue import LATER_JOBS, STALE_S, Living, QueuePlace, ahead, aim, least, left, less, reason, spare
 
 PACK = PackScheduler(NoOptions())
 
@@ -35,6 +37,12 @@ def test_the_highest_priority_goes_first_then_the_earliest_job() -> None:
     assert names(ahead(line, line[2])) == ["high", "early", "late"]
     assert ahead(line, line[3]) == []
     assert names(ahead(line, None)) == ["high", "early", "late", "low"]
+
+
+def test_a_point_of_priority_is_worth_a_number_of_later_jobs() -> None:
+    low, high = place("low", 0, 5), place("high", 2, 5 + 2 * LATER_JOBS - 1)
+    assert names(ahead([low, high], None)) == ["high", "low"]
+    assert names(ahead([low, place("later", 2, 5 + 2 * LATER_JOBS)], None)) == ["low", "later"]
 
 
 def test_a_job_that_starts_is_before_all_others() -> None:
@@ -64,6 +72,14 @@ def test_a_job_gets_what_those_before_it_leave() -> None:
     assert left(free, [large], large) == free
     assert left(free, [large], place("more", 1, 3)) == free
     assert left(free, [large], None) == left(free, [large], place("small", number=2))
+
+
+def test_a_job_that_runs_grows_by_what_waiting_jobs_leave_and_keeps_its_own() -> None:
+    free, usable = parse_nodes("(cpu=3,gpu=1),(cpu=1)"), parse_nodes("(cpu=5,gpu=2),(cpu=4)")
+    waiting = place("waiting", wanted={"node-0": {"cpu": 8.0, "gpu": 2.0}})
+    found = spare(usable, free, [waiting])
+    assert [(node.cpu, node.gpu) for node in found.nodes] == [(2.0, 1), (4.0, 0)]
+    assert spare(usable, free, []) == usable
 
 
 def test_a_job_keeps_its_place_until_a_node_is_gone() -> None:
@@ -187,3 +203,14 @@ def test_a_small_job_need_not_wait_for_a_large_one_elsewhere_and_a_stream_of_the
     assert any(job.comes > 3 and job.began < large.began for job in stream), (
         "small ones run on the other node meanwhile"
     )
+
+
+def test_a_stream_of_jobs_with_a_higher_priority_does_not_hold_a_job_up_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(queue, "LATER_JOBS", 8)
+    nodes = parse_nodes("(cpu=4)")
+    stream = [Simulated(f"s{n}", 1, 4.0, 1, n, 2) for n in range(20)]
+    low = Simulated("low", 1, 4.0, 0, 1, 1)
+    simulate(sorted([*stream, low], key=lambda job: job.comes), nodes)
+    assert 8 <= sum(job.began < low.began for job in stream) <= 9

@@ -61,6 +61,15 @@ def test_a_job_that_starts_keeps_its_room_before_it_is_reserved(join: Callable[.
     assert not isinstance(second.look(), str)
 
 
+def test_a_job_that_comes_after_others_have_started_counts_as_later(join: Callable[..., RayTurn]) -> None:
+    low = join("low", cpus())
+    for _ in range(3):
+        high = join("high", 1, 1)
+        assert not isinstance(high.look(), str)
+        high.leave()
+    assert high._mine.number >= low._mine.number + 2, "two have started before it"
+
+
 def test_a_reservation_counts_as_soon_as_it_is_made_and_names_its_job(join: Callable[..., RayTurn]) -> None:
     turn = join("second", cpus())
     group = ray.util.placement_group([{"CPU": 1.0}], name=reservation_name("holder", 0))

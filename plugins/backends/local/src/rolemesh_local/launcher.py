@@ -129,7 +129,7 @@ class LocalLauncher:
         with contextlib.suppress(OSError):
             self._link.send(Kill(agent, incarnation))
 
-    def cluster(self) -> ClusterView:
+    def cluster(self, *, grows: bool = False) -> ClusterView:
         """See `Launcher`."""
         return present(self._nodes, self._folder)
 

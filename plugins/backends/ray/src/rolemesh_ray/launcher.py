@@ -25,6 +25,8 @@ from rolemesh_ray.names import (
     reservation_name,
 )
 from rolemesh_ray.nodes import death_of, draining_nodes, free_nodes, kill_actor, node_is_gone
+from rolemesh_ray.queue import Living
+from rolemesh_ray.turn import room_to_grow
 
 __all__ = ["RayLauncher"]
 
@@ -58,6 +60,7 @@ class RayLauncher:
         self._agent = agent
         self._agents: dict[str, _Agent] = {}
         self._gone: set[str] = set()
+        self._living = Living()
         self._ahead: threading.Thread | None = None
         self._failure: Exception | None = None
         self._lock, self._reserving = threading.Lock(), threading.Lock()
@@ -223,11 +226,12 @@ class RayLauncher:
         if known is not None and known.incarnation == incarnation:
             threading.Thread(target=_end, args=(known.handle,), name="kill", daemon=True).start()
 
-    def cluster(self) -> ClusterView:
+    def cluster(self, *, grows: bool = False) -> ClusterView:
         """See `Launcher`. Resources that others have taken are left out."""
         with self._lock:
             gone = set(self._gone)
-        return free_nodes(gone, _held(placement_groups(self._job)))
+        usable = free_nodes(gone, _held(placement_groups(self._job)))
+        return room_to_grow(self._job, usable, self._living, gone) if grows else usable
 
     def leaving(self) -> Mapping[str, float]:
         """See `Launcher`. These are the nodes that the autoscaler or ``ray drain-node`` drains."""

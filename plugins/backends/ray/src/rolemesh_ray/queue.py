@@ -15,9 +15,12 @@ import msgspec
 from rolemesh.api.cluster import ClusterView
 from rolemesh.placement import PlacementPlan
 
-__all__ = ["Amounts", "Living", "Plan", "QueuePlace", "ahead", "aim", "fit", "least", "left", "less", "reason", "total"]
+__all__ = ["Amounts", "Living", "Plan", "QueuePlace", "ahead", "aim", "fit", "least", "left", "less", "reason"]
+__all__ += ["spare", "total"]
 
 STALE_S = 5.0
+LATER_JOBS = 100
+"""Number of later jobs that a point of priority is worth. So a stream of jobs holds no job up for ever."""
 SHOWN = 3
 """Number of jobs that a reason names; it counts the others."""
 ROUNDING = 1e-9
@@ -48,14 +51,15 @@ class QueuePlace(msgspec.Struct, frozen=True):
 def ahead(places: Iterable[QueuePlace], mine: QueuePlace | None) -> list[QueuePlace]:
     """Return the entries before `mine`, the first one first; all for None.
 
-    A job that starts is before all others. Then the highest priority comes first, and then the earliest arrival.
+    A job that starts is before all others. Then the earliest arrival comes first; with each point of priority, a job
+    counts as if `LATER_JOBS` of the others had come after it.
     """
     others = (p for p in places if mine is None or p.ticket != mine.ticket)
     return sorted((p for p in others if mine is None or p.starts or _order(p) < _order(mine)), key=_order)
 
 
 def _order(place: QueuePlace) -> tuple[bool, int, int, str]:
-    return not place.starts, -place.priority, place.number, place.ticket
+    return not place.starts, place.number - LATER_JOBS * place.priority, place.number, place.ticket
 
 
 def left(free: ClusterView, places: Iterable[QueuePlace], mine: QueuePlace | None) -> ClusterView:
@@ -63,6 +67,16 @@ def left(free: ClusterView, places: Iterable[QueuePlace], mine: QueuePlace | Non
     for place in ahead(places, mine):
         free = less(free, place.wanted)
     return free
+
+
+def spare(usable: ClusterView, free: ClusterView, places: Iterable[QueuePlace]) -> ClusterView:
+    """Return what a job that runs may use if it grows: the `usable` resources, which are its own and the `free` ones,
+    without the free ones for which the jobs in `places` wait."""
+    kept: Wanted = {}
+    for node, rest in zip(free.nodes, left(free, places, None).nodes, strict=True):
+        custom = {name: has - rest.custom[name] for name, has in node.custom.items()}
+        kept[node.id] = {"cpu": node.cpu - rest.cpu, "gpu": node.gpu - rest.gpu, **custom}
+    return less(usable, kept)
 
 
 def less(cluster: ClusterView, taken: Amounts) -> ClusterView:

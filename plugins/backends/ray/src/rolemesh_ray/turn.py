@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -21,10 +21,10 @@ from rolemesh.api.cluster import ClusterView
 from rolemesh.placement import PlacementPlan
 from rolemesh_ray.names import NAMESPACE
 from rolemesh_ray.nodes import free_nodes, living_nodes
-from rolemesh_ray.queue import Living, Plan, QueuePlace, ahead, aim, least, left, less, reason, total
+from rolemesh_ray.queue import Living, Plan, QueuePlace, ahead, aim, least, left, less, reason, spare, total
 from rolemesh_runtime.user import user_name
 
-__all__ = ["RayTurn", "free_room", "places"]
+__all__ = ["RayTurn", "free_room", "places", "room_to_grow"]
 
 BEAT_S = 1.0
 PLACES, TURNS = b"rolemesh-queue:", b"rolemesh-turn:"
@@ -39,7 +39,7 @@ class RayTurn:
         self._plan, self._lost = plan, lost
         self._living = Living()
         others = places()
-        number = 1 + max((place.number for place in others), default=0)
+        number = 1 + max([0, *_turns(), *(place.number for place in others)])  # turns count the starts
         self._mine = QueuePlace(job, user_name(), priority, number, secrets.token_hex(4))
         self._lock, self._left = threading.Lock(), threading.Event()
         self._put(wanted=aim({}, ahead(others, self._mine), living_nodes(lost), plan))
@@ -110,7 +110,14 @@ def free_room(living: Living, lost: frozenset[str] = frozenset()) -> ClusterView
     return left(_free(lost, _held()), living.among(places(), time.monotonic()), None)
 
 
-def _free(lost: frozenset[str], held: Mapping[str, Mapping[str, Mapping[str, float]]]) -> ClusterView:
+def room_to_grow(job: str, usable: ClusterView, living: Living, lost: Collection[str]) -> ClusterView:
+    """Return the `usable` resources of a job that runs, without those for which other jobs wait. `living` must be the
+    same for all calls."""
+    others = [place for place in living.among(places(), time.monotonic()) if place.job != job]
+    return spare(usable, _free(lost, _held()), others)
+
+
+def _free(lost: Collection[str], held: Mapping[str, Mapping[str, Mapping[str, float]]]) -> ClusterView:
     """Return the free resources. Ray reports late what has just been reserved, so reservations count as well."""
     rest = living_nodes(lost)
     for of in held.values():

@@ -89,7 +89,7 @@ class DurableOptions(_Strict):
     lease_s: float = Field(default=10.0, gt=0)
     """Seconds after which a job ends itself if its driver is gone."""
     priority: int = Field(default=0, json_schema_extra={"needs": "backend != local"})
-    """Priority among jobs that wait for resources of the same Ray cluster. The highest one is placed first."""
+    """Priority among jobs that wait for resources of the same Ray cluster: a point is worth 100 later jobs."""
     room_wait_s: float = Field(default=30, ge=0, json_schema_extra={"needs": "backend != local"})
     """Seconds to wait for resources that other jobs hold."""
     start_timeout_s: float = Field(default=600.0, gt=0)

@@ -78,7 +78,7 @@ class BackgroundTasks:
                         self._answer(e.NodesLeave(dict(leaving)))
                     if time.monotonic() > looked + LOOK_AROUND_S:
                         looked = time.monotonic()
-                        cluster, request, plan = self._launcher.cluster(), self._request, self.plan
+                        cluster, request, plan = self._launcher.cluster(grows=True), self._request, self.plan
                         room = {
                             role: room_for(role, most, request, plan, cluster, self._strategies)
                             for role, (_, most) in ranges.items()
@@ -104,7 +104,7 @@ class BackgroundTasks:
         homes, agents, known = _homes(state, wanted.away)
 
         def task() -> None:
-            cluster = self._launcher.cluster()
+            cluster = self._launcher.cluster(grows=bool(wanted.sizes))
             self._hosts |= {node.id: node.host for node in cluster.nodes}
             found = find_places(wanted, self._request, self.plan, cluster, self._strategies, homes, agents)
             if wanted.sizes and not found.why:

@@ -90,8 +90,9 @@ class Launcher(Protocol):
     def kill(self, agent: str, incarnation: int) -> None:
         """Send SIGKILL to this incarnation, even if it is stopped, and to its ranks. `lost` follows. Does not wait."""
 
-    def cluster(self) -> ClusterView:
-        """Return the nodes that are present now, including those that joined later."""
+    def cluster(self, *, grows: bool = False) -> ClusterView:
+        """Return the nodes that are present now, including those that joined later. If the job `grows`, resources for
+        which other jobs wait are left out."""
 
     def leaving(self) -> Mapping[str, float]:
         """Return the nodes that the backend knows will leave, each with its seconds; 0 if the time is unknown."""
