@@ -52,16 +52,19 @@ class Source:
 
 
 class Work:
-    """Squares; fails, dies or dawdles where it is told to."""
+    """Squares; dawdles, and fails or dies where it is told to, once the file `awaited` has content."""
 
-    def __init__(self, ctx, fail_at=-1, die_at=-1, on_rank=0, sleep=0.0):
-        self.ctx, self.sleep = ctx, sleep
+    def __init__(self, ctx, fail_at=-1, die_at=-1, on_rank=0, sleep=0.0, awaited=""):
+        self.ctx, self.sleep, self.awaited = ctx, sleep, awaited
         mine = ctx.rank == on_rank
         self.fail_at = fail_at if mine else -1
         self.die_at = die_at if mine else -1
 
     @operator(rows=Split(), returns=Split())
     def square(self, rows):
+        if self.ctx.step in (self.fail_at, self.die_at):
+            while self.awaited and not (os.path.exists(self.awaited) and os.path.getsize(self.awaited)):
+                time.sleep(0.01)
         if self.ctx.step == self.fail_at:
             return self.broken(rows)
         if self.ctx.step == self.die_at:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -184,29 +185,29 @@ JUDGED = "data: Data, scorer: Scorer, judge: {}, sink: Sink"
 
 
 class Measured(NamedTuple):
-    """`path`: the stations of the critical path, each with its smallest share.
+    """`path`: stations of the critical path, in roles of which nothing else is on it.
 
     `outside`: roles that wait in an operator or a service for something else than ranks, which counts as their work.
     """
 
     flow: str
     roles: str
-    path: dict[str, float]
+    path: tuple[str, ...]
     outside: tuple[str, ...] = ()
 
 
 FLOWS = {
-    "agent": Measured("agent", AGENT.format("Model", "Trainer"), {"model: serving calls": 0.6}),
+    "agent": Measured("agent", AGENT.format("Model", "Trainer"), ("model: serving calls",)),
     "agent whose calls wait for weights": Measured(
-        "agent", AGENT.format("Drained", "SlowTrainer"), {"trainer.train": 0.4, "model: serving calls": 0.2}
+        "agent", AGENT.format("Drained", "SlowTrainer"), ("trainer.train", "model: serving calls")
     ),
-    "judge": Measured("judged", JUDGED.format("Judge"), {"judge: serving calls": 0.6}),
+    "judge": Measured("judged", JUDGED.format("Judge"), ("judge: serving calls",)),
     "judge with child processes": Measured(
-        "judged", JUDGED.format("ChildJudge"), {"judge: serving calls": 0.8}, ("judge",)
+        "judged", JUDGED.format("ChildJudge"), ("judge: serving calls",), ("judge",)
     ),
-    "service that sleeps": Measured("judged", JUDGED.format("Sleeper"), {"judge: serving calls": 0.7}, ("judge",)),
+    "service that sleeps": Measured("judged", JUDGED.format("Sleeper"), ("judge: serving calls",), ("judge",)),
     "chain of calls": Measured(
-        "chain", JUDGED.format("Router") + ", model: Judge", {"model: serving calls": 0.6}, ("judge",)
+        "chain", JUDGED.format("Router") + ", model: Judge", ("model: serving calls",), ("judge",)
     ),
 }
 IN_SUITE = "agent whose calls wait for weights"
@@ -273,10 +274,14 @@ def test_the_record_of_calls_agrees_with_the_kernel(name: str, tmp_path: Path) -
         watch.join()
     facts = watch.facts
     since, until = facts.window(1.0)
+    worked = dict[str, float]()
     for ref, ran, ready, work in shares(watch, since / 1e6, until / 1e6):
+        worked[ref.role] = work
         most = 1.01 if ref.role in outside else ready + 0.05
         assert ran - 0.05 <= work <= most, f"{ref} ran for {ran:.0%}, was ready for {ready:.0%}: {work:.0%}"
     critical = facts.critical(since, until)
     assert critical is not None
     found = {station.name: station.share for station in critical.stations}
-    assert all(found.get(station, 0.0) >= share for station, share in path.items()), found
+    for station in path:  # Roles take turns, so what they work is the path; on a busy machine, too.
+        role = re.split("[:.]", station)[0]
+        assert found.get(station, 0.0) >= 0.8 * worked[role] > 0, (found, worked)
