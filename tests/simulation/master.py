@@ -154,7 +154,7 @@ class SimMaster:
             return
         effects = self.machine.turn(events, self.world.now + self.clock)
         examine(self, any(isinstance(event, me.Begin) for event in events))
-        if self.machine.state.busy:
+        if not self.machine.state.settled:
             self.lines.unsettled(self.machine.now)
         records = [effect for effect in effects if isinstance(effect, me.JournalEntry | me.Committed)]
         kinds = [effect.kind if isinstance(effect, me.JournalEntry) else "committed" for effect in records]

@@ -1233,6 +1233,8 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(Meter, "boundary", _logs_what_had_begun)),
     Mutation("a checkpoint lacks the lines that ranks had begun", "a line of metrics is written once", "back",
              lambda: patch.object(lines, "begun_line", lambda *asked: None)),
+    Mutation("a line does not wait for the next incarnation of a dead agent", "no report is lost", "passing",
+             lambda: patch.object(JobState, "settled", property(lambda self: not self.busy))),
     Mutation("a line that ranks had begun is lost if their role has another size now", "no report is lost", "shrink",
              lambda: patch.object(lines, "begun_line", _of_the_same_size(lines.begun_line))),
     Mutation("a line has steps of two layouts", "a line of metrics has one layout", "shrink",

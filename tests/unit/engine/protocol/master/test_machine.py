@@ -233,6 +233,16 @@ def test_an_agents_death_is_no_failure_and_ranks_that_its_next_incarnation_does_
     assert machine.state.ranks["work", 0].state == "running"
 
 
+def test_lines_of_metrics_wait_for_the_next_incarnation_of_a_dead_agent() -> None:
+    machine = job()
+    running(machine)
+    assert machine.state.settled
+    machine.handle(me.AgentLost("a0", 1, "killed", node_lost=False), 2.0)
+    assert not machine.state.settled
+    tell(machine, "a0", 3.0, m.RankReport("work", 0, 0, "ready", 100))
+    assert machine.state.settled
+
+
 @pytest.mark.parametrize("fails", [True, False], ids=["its starts fail", "its start hangs"])
 def test_ranks_whose_agent_does_not_come_back_in_time_have_failed(fails: bool) -> None:
     """Starts that fail are repeated within the lease. One that is under way may take as long as the job's start."""

@@ -238,7 +238,7 @@ class Master:
             if isinstance(event, e.Published):
                 self._lines.written(event.step)
         effects = self._machine.turn([*events, e.Tick()], time.monotonic())
-        if self._machine.state.busy:
+        if not self._machine.state.settled:
             self._lines.unsettled(self._machine.now)
         self._carry_out(effects)
 

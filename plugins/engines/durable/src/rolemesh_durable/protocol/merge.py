@@ -135,7 +135,7 @@ class LineAssembler:
         self._since.clear()
 
     def unsettled(self, now: float) -> None:
-        """Note that ranks start again. They send the missing parts again, however long that takes."""
+        """Note that ranks, or the agent of some, start again. They send the missing parts, however long that takes."""
         self._unsettled = now
 
     def moved(self, homes: Iterable[tuple[str, str]]) -> None:

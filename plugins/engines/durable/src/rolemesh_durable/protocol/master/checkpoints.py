@@ -59,7 +59,7 @@ class Checkpoints:
         parts[part.ref] = teller, part
         if len(parts) < len(state.ranks) or self._completing >= part.step or state.seeks_origin:
             return
-        if state.busy or progress.held:
+        if not state.settled or progress.held:
             self._whole_since[part.step] = context.now  # agents will repeat or write the missing parts
         since = self._whole_since.setdefault(part.step, context.now)
         if not progress.lines_are_out(part.step, since):

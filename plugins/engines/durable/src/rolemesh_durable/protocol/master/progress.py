@@ -122,7 +122,7 @@ class Progress:
 
     def _end_if_done(self) -> None:
         context, state = self._context, self._context.state
-        if state.phase != "running" or state.busy or not state.are(state.ranks, "done"):
+        if state.phase != "running" or not state.settled or not state.are(state.ranks, "done"):
             self._done_at = None
             return
         last = state.end

@@ -353,6 +353,11 @@ class JobState(KeptJob):
         return self.recovery is not None or bool(self.open)
 
     @property
+    def settled(self) -> bool:
+        """True if every rank is in its place, and has an agent that reports what it says."""
+        return not self.busy and not any(agent.orphans for agent in self.agents.values())
+
+    @property
     def seeks_origin(self) -> bool:
         """True while the master looks for the checkpoint that the job goes back to.
 
