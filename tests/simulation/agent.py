@@ -248,7 +248,7 @@ class SimAgent:
         self.copied.clear()
         self.persisted.clear()
         self.persisting.clear()
-        self.memory.failed_at = -1
+        self.covered = self.memory.failed_at = -1
 
     def _fork(self, launch: m.RankLaunch) -> None:
         who = launch.start
@@ -268,7 +268,7 @@ class SimAgent:
         self.world.note(self.label, f"starts {who} at {launch.resume} from {launch.restore} {launch.replica}")
         snap = self.memory.snaps.get(who[:2], {}).get(launch.resume) if launch.restore == "memory" else None
         due = self.world.scenario.plan.persisted(launch.resume, self.world.job.steps)
-        if snap is not None and due and launch.resume not in self.world.disk.complete:
+        if snap is not None and due and launch.resume > self.covered:
             snap.pinned = True  # its part of the checkpoint may be unreported, or not on disk
         self.generations[who[:2]] = launch.generation
         known: dict[tuple[RankRef, int], Any]

@@ -220,6 +220,7 @@ class Disk:
         if missing:
             return f"{missing} are not on disk"
         self.complete[step] = {key: self.parts[step, key, attempt] for key, attempt in attempts.items()}
+        self.damaged.discard(step)
         return ""
 
     def newest(self) -> int:
