@@ -28,11 +28,17 @@ def test_scripts_draw_lanes_and_curves_without_a_complaint_and_keys_choose_piece
         file = NodeFile(node_file(run, "n1"), 10_000)
         for at in range(2):
             file.append(Usage(T + at * 500_000, 500_000, 1.25 + at / 4, 2.0, 3 * 10**9, 16 * 10**9, 600_000))
+        with (run / "metrics.jsonl").open("a") as metrics:
+            rest: dict[str, object] = {"operators": {}, "roles": {}, "staleness": {}, "records": {}}
+            metrics.write(json.dumps({"step": 10, "steps": 1, "time": 10.0, "loss": None, **rest}) + "\n")
         with viewed(run) as address:
             browser.ask("Page.navigate", url=re.sub("/[a-z]+[?]", "/metrics?", address))
             browser.until("document.querySelector('[data-name=loss][data-ready]') !== null")
             curve = browser.value("document.querySelector('[data-name=loss] .plot').ariaLabel")
             assert curve == "run: 0.10000 at the end, from 0.10000 to 1.0000"
+            browser.value("document.getElementById('with').value = 'other'")
+            browser.value("document.getElementById('controls').dispatchEvent(new Event('change'))")
+            browser.until("document.querySelector('.missing').textContent === '1 value not finite; not shown: other'")
             browser.ask("Page.navigate", url=re.sub("/[a-z]+[?]", "/time?", address))
             browser.until("document.querySelector('#lanes[data-ready]') !== null")
             marks = browser.value("[...document.querySelectorAll('#marks li')].map(each => each.textContent).join('|')")

@@ -33,22 +33,26 @@
     }
     ctx.restore();
   }
+  // Values between two gaps, through which no line goes. A value that is undefined is none: another run has one there.
+  function lone(row) {
+    const places = [...row.keys()].filter(at => row[at] !== undefined);
+    return places.filter((at, n) => row[at] !== null && (row[places[n - 1]] ?? null) === null && (row[places[n + 1]] ?? null) === null);
+  }
   async function draw(figure) {
-    const along = value("axis");
-    const query = new URLSearchParams({name: figure.dataset.name, axis: along, smoothing: value("smoothing"), strength: value("strength") || 2, with: value("with").split(",").map(name => name.trim()).filter(Boolean).join(",")});
+    const along = value("axis"), others = value("with").split(",").map(name => name.trim()).filter(Boolean);
+    const query = new URLSearchParams({name: figure.dataset.name, axis: along, smoothing: value("smoothing"), strength: value("strength") || 2, with: others.join(",")});
     const answer = await fetch(plots.dataset.source + "?" + query);
     if (!answer.ok) return;
     const {runs, steps, raw, smooth, odd, low, marks, end} = await answer.json();
     const wanted = document.getElementById("log").checked, logarithmic = wanted && raw.some(each => each.some(v => v > 0));
-    // Of uPlot's values, null is a gap, and undefined nothing: a run has no value where another one has.
     const seen = rows => rows.map(row => row.map(v => v === null ? undefined : typeof v === "string" || (logarithmic && v <= 0) ? null : v));
     const ink = getComputedStyle(document.documentElement).getPropertyValue("--quiet").trim(), line = getComputedStyle(document.documentElement).getPropertyValue("--line").trim();
     const axis = {stroke: ink, grid: {stroke: line, width: 1}, ticks: {stroke: line, width: 1}};
     const at = figure.querySelector(".plot");
     known.get(figure)?.destroy();
     const told = (_, v) => v == null ? "" : v.toPrecision(5);
-    const shown = seen(raw), finite = shown.map(row => row.filter(v => v != null));
-    const lines = (label, n) => ({label, stroke: COLOURS[n % 8], width: 1.5, points: finite[n].length < 3 ? {show: true} : {}, value: told}); // a line through one value would be invisible
+    const shown = seen(raw), finite = shown.map(row => row.filter(v => v != null)), points = shown.map(lone);
+    const lines = (label, n) => ({label, stroke: COLOURS[n % 8], width: 1.5, points: {show: false, filter: () => points[n]}, value: told});
     const bold = smooth.length ? runs.map((run, n) => ({...lines(run + ", smoothed", n), width: 2.5, points: {show: false}})) : [];
     known.set(figure, new uPlot({
       width: Math.max(240, at.clientWidth), height: 220,
@@ -62,6 +66,8 @@
     const missing = runs.flatMap((run, n) => [[odd[n], "not finite"], [logarithmic ? low[n] : 0, "not above 0"]].filter(([count]) => count)
       .map(([count, what]) => `${runs.length > 1 ? run + ": " : ""}${count} value${count > 1 ? "s" : ""} ${what}`));
     if (wanted && !logarithmic) missing.push("no value above 0, so the axis is linear");
+    const unknown = others.filter(name => !runs.includes(name));
+    if (unknown.length) missing.push("not shown: " + unknown.join(", "));
     figure.querySelector(".missing").textContent = missing.join("; ");
     at.setAttribute("role", "img");
     at.setAttribute("aria-label", runs.map((run, n) => {
