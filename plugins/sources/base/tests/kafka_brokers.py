@@ -11,8 +11,11 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -93,12 +96,13 @@ class Server(Cluster):
 
 
 class Mock(Cluster):
-    """librdkafka's mock cluster of three brokers. A topic has four partitions as soon as somebody writes to it."""
+    """librdkafka's mock cluster. A topic has four partitions as soon as somebody writes to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, brokers: int = 3) -> None:
         pipe = subprocess.PIPE
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        self.process = subprocess.Popen([sys.executable, __file__], env=environ, stdin=pipe, stdout=pipe, text=True)
+        command = [sys.executable, __file__, str(brokers)]
+        self.process = subprocess.Popen(command, env=environ, stdin=pipe, stdout=pipe, text=True)
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().strip()
 
@@ -106,9 +110,61 @@ class Mock(Cluster):
         self.process.communicate()
 
 
+class Encrypted:
+    """OpenSSL before the only broker of a cluster, which speaks plain text: it names this address in place of its own.
+
+    `certificate` is a file with a key and a certificate; `authority` has that of the clients, if they need one.
+    """
+
+    def __init__(self, cluster: Cluster, certificate: Path, authority: Path | None = None) -> None:
+        self.accept(certificate, authority)
+        self._there = cluster.url.partition(":")[::2]
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"127.0.0.1:{self._socket.getsockname()[1]}"
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def accept(self, certificate: Path, authority: Path | None = None) -> None:
+        """Use another certificate from now on."""
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(certificate)
+        if authority is not None:
+            self._context.verify_mode = ssl.CERT_REQUIRED
+            self._context.load_verify_locations(authority)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _run(self) -> None:
+        with suppress(OSError):
+            while True:
+                link, _ = self._socket.accept()
+                threading.Thread(target=self._serve, args=(link,), daemon=True).start()
+
+    def _serve(self, link: socket.socket) -> None:
+        own, here = (int(port).to_bytes(4, "big") for port in (self._there[1], self.url.partition(":")[2]))
+        with (
+            suppress(OSError),
+            self._context.wrap_socket(link, server_side=True) as client,
+            socket.create_connection(self._there) as broker,
+        ):
+            back = threading.Thread(target=_copy, args=(broker, client, b"127.0.0.1" + own, b"127.0.0.1" + here))
+            back.start()
+            _copy(client, broker, b"", b"")
+            back.join()
+
+
+def _copy(source: socket.socket, target: socket.socket, old: bytes, new: bytes) -> None:
+    with suppress(OSError):
+        while data := source.recv(1 << 20):
+            target.sendall(data.replace(old, new) if old else data)
+    for each in (source, target):
+        with suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
+
+
 if __name__ == "__main__":
     from confluent_kafka import Producer
 
-    mock = Producer({"test.mock.num.brokers": 3, "bootstrap.servers": "made", "log_level": 0})
+    mock = Producer({"test.mock.num.brokers": int(sys.argv[1]), "bootstrap.servers": "made", "log_level": 0})
     print(",".join(f"{each.host}:{each.port}" for each in mock.list_topics(timeout=20).brokers.values()), flush=True)
     sys.stdin.read()

@@ -9,13 +9,19 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, TopicPartition
-from kafka_brokers import Mock, Server, needs_server
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+from kafka_brokers import Encrypted, Mock, Server, needs_server
 from tests.waiting import HANG_S, until
 
 from rolemesh_kafka import KafkaOptions, KafkaSource
@@ -366,6 +372,110 @@ def test_many_messages_come_in_order_from_several_partitions_however_little_is_f
     assert found == {f"{name}/{number}": list(range(number, 3000, 3)) for number in range(3)}
 
 
+# --------------------------------------------------------------------------------------------------- TLS and SASL
+
+
+class Authority:
+    """Makes certificates. `trusted` has its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.key, self.trusted = folder, ec.generate_private_key(ec.SECP256R1()), folder / "authority.pem"
+        self.trusted.write_bytes(self._signed(self.key, "127.0.0.1", 9).public_bytes(Encoding.PEM))
+
+    def _signed(self, key: Any, host: str, days: float) -> x509.Certificate:
+        names = ("authority", "authority" if key is self.key else "other")
+        issuer, subject = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, each)]) for each in names)
+        now = datetime.now(UTC)
+        made = x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
+        made = made.not_valid_before(now - timedelta(9)).not_valid_after(now + timedelta(days))
+        own = x509.BasicConstraints(ca=key is self.key, path_length=None)
+        hosts = x509.SubjectAlternativeName([x509.IPAddress(ip_address(host))])
+        return made.add_extension(own, critical=True).add_extension(hosts, critical=False).sign(self.key, SHA256())
+
+    def certificate(self, name: str, host: str = "127.0.0.1", days: float = 9) -> Path:
+        """A file with a new key and its certificate."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        (path := self.folder / f"{name}.pem").write_bytes(
+            secret + self._signed(key, host, days).public_bytes(Encoding.PEM)
+        )
+        return path
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Mock]:
+    made = Mock(1)
+    yield made
+    made.stop()
+
+
+@pytest.mark.parametrize("client_has_one", [False, True])
+def test_messages_come_over_tls_with_a_certificate_of_the_client_if_the_broker_asks_for_one(
+    broker: Mock, authority: Authority, name: str, opened: Any, client_has_one: bool
+) -> None:
+    broker.add(name, 1, 2)
+    config = {"security.protocol": "SSL", "ssl.ca.location": str(authority.trusted)}
+    if client_has_one:
+        own = str(authority.certificate("client"))
+        config |= {"ssl.certificate.location": own, "ssl.key.location": own}
+    way = Encrypted(broker, authority.certificate("broker"), authority.trusted if client_has_one else None)
+    assert opened(way.url, f"{name}/0", streams=[name], config=config).take(2) == [1, 2]
+    way.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "days", "trusted", "why"),
+    [
+        ("127.0.0.1", -1, True, "certificate has expired"),
+        ("10.9.9.9", 9, True, "certificate is not valid for '127.0.0.1'"),
+        ("127.0.0.1", 9, False, "unable to get local issuer certificate"),
+    ],
+)
+def test_a_certificate_that_is_not_accepted_is_an_error_with_the_reason(
+    broker: Mock, authority: Authority, opened: Any, host: str, days: float, trusted: bool, why: str
+) -> None:
+    way = Encrypted(broker, authority.certificate("broker", host, days))
+    config = {"security.protocol": "SSL"} | ({"ssl.ca.location": str(authority.trusted)} if trusted else {})
+    with pytest.raises(SourceError, match="the broker's certificate is not accepted") as caught:
+        opened(way.url, "clicks/0", streams=["clicks"], config=config)
+    assert f"{way.url}: " in caught.value.what
+    assert why in caught.value.what
+    assert "ssl.ca.location" in caught.value.remedy
+    way.close()
+
+
+def test_a_certificate_that_expires_while_the_job_runs_is_waited_for(
+    broker: Mock, authority: Authority, name: str, opened: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.add(name, 1)
+    way = Encrypted(broker, authority.certificate("broker"))
+    config = {"security.protocol": "SSL", "ssl.ca.location": str(authority.trusted)}
+    now = opened(way.url, f"{name}/0", streams=[name], config=config)
+    assert now.take(1) == [1]
+    way.accept(authority.certificate("old", days=-1))
+    now.source._client.close()  # as when the broker is restarted
+    until(lambda: "certificate has expired); the rank waits" in caplog.text, "it says why it waits")
+    way.accept(authority.certificate("new"))
+    broker.add(name, 2)
+    assert now.take(1) == [2]
+    way.close()
+
+
+def test_a_client_without_tls_hears_what_may_be_wrong(
+    broker: Mock, authority: Authority, opened: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    way = Encrypted(broker, authority.certificate("broker"))
+    now = opened(way.url, "clicks/0", streams=["clicks"])
+    assert now.source.waiting()
+    assert "connections are closed at once, as with a wrong security.protocol" in caplog.text
+    way.close()
+
+
 # ---------------------------------------------------------------------------------- decisions, without a broker
 
 
@@ -424,6 +534,7 @@ def test_settings_of_tls_and_sasl_are_those_of_librdkafka_and_their_errors_name_
         (KafkaError.UNKNOWN_MEMBER_ID, SourceError, "cannot be committed"),
         (KafkaError._TRANSPORT, BrokerAway, ""),
         (KafkaError._SSL, BrokerAway, ""),
+        (KafkaError._ALL_BROKERS_DOWN, BrokerAway, "wrong security.protocol"),
         (KafkaError.NOT_LEADER_FOR_PARTITION, BrokerAway, ""),
         (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, BrokerAway, ""),
     ],
@@ -433,3 +544,13 @@ def test_an_error_ends_the_rank_only_if_asking_again_does_not_help(code: int, ki
     error = made._failed(KafkaError(code))
     assert isinstance(error, kind)
     assert said in str(error)
+
+
+@pytest.mark.parametrize("part", ["Local: Broker transport failure", "Local: Timed out"])
+def test_a_broker_that_goes_away_during_the_authentication_refuses_nobody(part: str) -> None:
+    """librdkafka has one code for both."""
+    made = TopicsClient("host:1", {"group.id": "g"}, TopicsOptions(("s",), "json", {}, None, None, skip=False))
+    told = KafkaError(KafkaError._AUTHENTICATION, f"SASL PLAIN mechanism handshake failed: {part}")
+    assert isinstance(made._failed(told), BrokerAway)
+    made._on_error(told)
+    made._check()

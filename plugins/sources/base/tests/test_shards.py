@@ -11,6 +11,7 @@ import sys
 import tarfile
 import tracemalloc
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, time, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -386,3 +387,68 @@ def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.
     parquet_file(tmp_path / "a.parquet", ROWS[:1])
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert fails(tmp_path, "a.parquet").remedy == "pip install 'rolemesh-sources[arrow]'"
+
+
+NS = pa.timestamp("ns")
+ALIKE = [
+    (pa.array([1, 2]), pa.array([None, None])),
+    (pa.array([["a"], ["b"]]), pa.array([[], []])),
+    (pa.array([[1], [2]]), pa.array([[3], None], pa.large_list(pa.field("element", pa.int16())))),
+    (pa.array([{"x": 1}, None]), pa.array([{"x": None}, {"x": None}])),
+    (pa.array([1, 2], pa.timestamp("s")), pa.array([3_000, 4_000], NS)),
+    (pa.array([[("k", 1)], []], pa.map_(pa.string(), pa.int64())), pa.array([[], []], pa.map_(pa.string(), pa.null()))),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), ALIKE, ids=lambda column: str(column.type))
+def test_columns_with_alike_values_may_have_other_types_in_other_shards(
+    tmp_path: Path, one: pa.Array, other: pa.Array
+) -> None:
+    """An empty list and a column of nulls have no type of their own, and writers name a list's items as they like."""
+    for first, second in ((one, other), (other, one)):
+        for name, column in (("a.parquet", first), ("b.parquet", second)):
+            parquet.write_table(pa.table({"c": column}), tmp_path / name)
+        source = opened(tmp_path)
+        found = [row["c"] for name in ("a.parquet", "b.parquet") for row in source.read(name, None, 9).rows]
+        assert found == first.to_pylist() + second.to_pylist()
+        source.close()
+
+
+def test_a_type_that_only_a_third_shard_shows_must_be_that_of_the_second(tmp_path: Path) -> None:
+    for name, column in (("a", [[]]), ("b", [["x"]]), ("c", [[1]])):
+        parquet.write_table(pa.table({"c": column}), tmp_path / f"{name}.parquet")
+    source = opened(tmp_path)
+    for name in ("a.parquet", "b.parquet"):
+        source.read(name, None, 9)
+    with pytest.raises(SourceError, match=r"'c' is a list \(an integer\), but in a.parquet it is a list \(text\)"):
+        source.read("c.parquet", None, 9)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_nanoseconds_become_pythons_microseconds(tmp_path: Path, name: str) -> None:
+    """As pandas does, if it is installed."""
+    at, struct = 1_795_000_000_123_456_789, pa.struct([("at", pa.timestamp("ns", "UTC"))])
+    columns = {
+        "at": pa.array([at, None], NS),
+        "of_day": pa.array([1_999, None], pa.time64("ns")),
+        "took": pa.array([[1_999], None], pa.list_(pa.duration("ns"))),
+        "deep": pa.array([{"at": at}, None], struct),
+    }
+    if name == "a.parquet":
+        parquet.write_table(pa.table(columns), tmp_path / name)
+    else:
+        with ipc.new_file(tmp_path / name, (table := pa.table(columns)).schema) as writer:
+            writer.write_table(table)
+    row, nothing = read(tmp_path, name)
+    there = datetime(2026, 11, 18, 11, 6, 40, 123456)
+    assert row["at"] == there
+    assert row["deep"]["at"] == there.replace(tzinfo=UTC)
+    assert (row["of_day"], row["took"]) == (time(0, 0, 0, 1), [timedelta(microseconds=1)])
+    assert set(nothing.values()) == {None}
+
+
+def test_a_column_that_is_there_twice_is_named_and_others_can_be_read(tmp_path: Path) -> None:
+    arrays = [pa.array([1, 2]), pa.array([3, 4]), pa.array([5, 6])]
+    parquet.write_table(pa.Table.from_arrays(arrays, names=["a", "a", "b"]), tmp_path / "a.parquet")
+    assert "several columns 'a'" in fails(tmp_path, "a.parquet").what
+    assert read(tmp_path, "a.parquet", columns=["b"]) == [{"b": 5}, {"b": 6}]

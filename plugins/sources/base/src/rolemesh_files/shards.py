@@ -22,6 +22,7 @@ from zlib import crc32
 
 import msgspec
 
+from rolemesh_files.columns import Kind, common, in_python, kind_of
 from rolemesh_sources import Offset, Records, SourceError
 
 __all__ = ["FORMATS", "ShardPosition", "Shards", "format_of"]
@@ -67,7 +68,7 @@ class _Shard(ABC):
     def rows(self, place: ShardPosition) -> Iterator[tuple[Mapping[str, Any], int]]:
         """Yield the rows from `place` on."""
 
-    def schema(self) -> Mapping[str, str]:
+    def schema(self) -> Mapping[str, Kind]:
         """Return the kind of each selected column, as far as it is known before the rows are read."""
         return {}
 
@@ -86,22 +87,32 @@ class _Columns(_Shard):
     modules = ("pyarrow", "pyarrow.ipc", "pyarrow.parquet", "pyarrow.types")
 
     def chosen(self, schema: Any) -> list[str]:
-        """Return the selected columns of `schema`. Raises `SourceError` if one is missing."""
+        """Return the selected columns of `schema`. Raises `SourceError` if one is missing, or is there twice."""
         if missing := sorted(set(self.columns or ()) - set(schema.names)):
             what = f"it has no column {', '.join(map(repr, missing))}, but {', '.join(map(repr, schema.names))}"
             raise self.error(what, "name columns that all shards have in the option columns")
-        return list(schema.names if self.columns is None else self.columns)
+        found = list(schema.names if self.columns is None else self.columns)
+        if several := [name for name in found if schema.names.count(name) > 1]:
+            what, remedy = f"it has several columns {several[0]!r}", "name columns that are there once in columns"
+            raise self.error(what, remedy)
+        return found
 
-    def kinds(self, schema: Any) -> Mapping[str, str]:
-        return {name: _kind(schema.field(name).type) for name in self.chosen(schema)}
+    def kinds(self, schema: Any) -> Mapping[str, Kind]:
+        return {name: kind_of(schema.field(name).type) for name in self.chosen(schema)}
 
     def taken(self, batches: Iterator[tuple[Any, int]], skipped: int) -> Iterator[tuple[Mapping[str, Any], int]]:
         """Yield the rows of `batches` without the first ones, each with the byte that comes with its batch."""
         for batch, byte in batches:
+            schema = importlib.import_module("pyarrow").schema(map(_in_python, batch.schema))
+            batch = batch if schema == batch.schema else batch.cast(schema, safe=False)
             for first in range(skipped, batch.num_rows, 64):
                 for row in batch.slice(first, 64).to_pylist():
                     yield row, byte
             skipped = max(skipped - batch.num_rows, 0)
+
+
+def _in_python(field: Any) -> Any:
+    return field.with_type(in_python(field.type))
 
 
 class _Parquet(_Columns):
@@ -110,7 +121,7 @@ class _Parquet(_Columns):
         parquet = importlib.import_module("pyarrow.parquet")
         self._parquet = parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
 
-    def schema(self) -> Mapping[str, str]:
+    def schema(self) -> Mapping[str, Kind]:
         return self.kinds(self._parquet.schema_arrow)
 
     def rows(self, place: ShardPosition) -> Iterator[tuple[Mapping[str, Any], int]]:
@@ -152,7 +163,7 @@ class _Arrow(_Columns):
         options = self._ipc.IpcReadOptions(included_fields=fields)
         return (self._ipc.open_file if self._is_file else self._ipc.open_stream)(self._map, options=options)
 
-    def schema(self) -> Mapping[str, str]:
+    def schema(self) -> Mapping[str, Kind]:
         return self.kinds(self._schema)
 
     def rows(self, place: ShardPosition) -> Iterator[tuple[Mapping[str, Any], int]]:
@@ -290,7 +301,7 @@ class Shards:
         self._folder, self._columns, self._skip = folder, columns, skip
         self._open: dict[str, _Reading] = {}
         self._checked: dict[str, float] = {}
-        self._schemas: dict[str, tuple[str, Mapping[str, str]]] = {}
+        self._schemas: dict[str, tuple[str, Mapping[str, Kind]]] = {}
 
     def read(self, partition: str, format: str, offset: Offset, most: int) -> Records:
         """See `Source.read`. An offset is a `ShardPosition`, as a list."""
@@ -409,9 +420,12 @@ class Shards:
             shard = kind(path, self._columns, self._skip)
             found = shard.schema()
         other, known = self._schemas.setdefault(format, (path.name, found))
-        if found != known:
+        both = {name: common(found[name], known[name]) for name in found.keys() & known.keys()}
+        alike = {name: kind for name, kind in both.items() if kind is not None}
+        self._schemas[format] = other, known | alike
+        if clashing := (found.keys() | known.keys()) - alike.keys():
             shard.close()
-            name = min(name for name in found.keys() | known.keys() if found.get(name) != known.get(name))
+            name = min(clashing)
             here, there = (kinds.get(name, "missing") for kinds in (found, known))
             what = f"column {name!r} is {here}, but in {other} it is {there}"
             remedy = "write all shards with one schema, or name columns that are alike in the option columns"
@@ -446,17 +460,3 @@ def _identity(path: Path) -> tuple[int, int]:
         size = file.seek(0, 2)
         file.seek(max(size - ENDS_BYTES, 0))
         return size, crc32(file.read(ENDS_BYTES), mark)
-
-
-def _kind(type: Any) -> str:
-    """Return what kind of value a column has. Widths do not matter, since rows have Python's values."""
-    types = importlib.import_module("pyarrow.types")
-    if types.is_dictionary(type):
-        return _kind(type.value_type)
-    kinds = {
-        "an integer": types.is_integer,
-        "a float": types.is_floating,
-        "text": lambda each: types.is_string(each) or types.is_large_string(each),
-        "bytes": lambda each: types.is_binary(each) or types.is_large_binary(each),
-    }
-    return next((name for name, matches in kinds.items() if matches(type)), str(type))

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import logging
 import math
+import re
+import socket
+import ssl
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -47,6 +50,8 @@ REFUSED = frozenset(
 )
 MEMBERS = frozenset((KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS))
 """Answers to a commit for a group that others are members of."""
+BROKEN_OFF = ("Broker transport failure", "Timed out")
+"""Parts of librdkafka's text for an authentication in which the broker went away."""
 ABSENT = frozenset((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION))
 OUT_OF_RANGE = frozenset((KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION))
 
@@ -94,6 +99,7 @@ class TopicsClient(BrokerClient):
         self._consumer: Consumer | None = None
         self._at: dict[str, int] = {}
         self._idle: set[str] = set()
+        self._met = False
         self._error: KafkaError | None = None
         self._last: KafkaError | None = None
         self._skipped: set[tuple[str, int]] = set()
@@ -123,6 +129,7 @@ class TopicsClient(BrokerClient):
             while True:
                 try:
                     self._consumer.list_topics("__consumer_offsets", timeout=TRY_S)
+                    self._met = True
                     break
                 except KafkaException as error:
                     self._consumer.poll(0)  # calls `_on_error`; nothing is assigned yet
@@ -136,7 +143,7 @@ class TopicsClient(BrokerClient):
         code = error.code()
         if code == KafkaError.GROUP_AUTHORIZATION_FAILED and self._options.group is None:
             return  # librdkafka looks for the coordinator of any group
-        if code in REFUSED or (code == KafkaError._ALL_BROKERS_DOWN and self._error is None):
+        if (code in REFUSED and not _is_away(error)) or (code == KafkaError._ALL_BROKERS_DOWN and self._error is None):
             self._error = error
         elif code != KafkaError._ALL_BROKERS_DOWN:
             self._last = error
@@ -149,13 +156,39 @@ class TopicsClient(BrokerClient):
     def _failed(self, error: KafkaError) -> Exception:
         """Return the error as `BrokerAway` or `SourceError`, without a password in the message."""
         code = error.code()
-        if code in REFUSED:
+        if code == KafkaError._ALL_BROKERS_DOWN:
+            return BrokerAway(f"{error.str()}: connections are closed at once, as with a wrong security.protocol")
+        if "certificate verify failed" in error.str():
+            what = f"the broker's certificate is not accepted: {self._why(error.str())}"
+            if self._met:
+                return BrokerAway(what)  # it is renewed, or another broker answers
+            remedy = "let the broker have a valid certificate, or name its authority: ssl.ca.location in config"
+            return SourceError(what, where=self._where, remedy=remedy)
+        if code in REFUSED and not _is_away(error):
             remedy = "give user and password in the option config, as variables, and let the user read the topics"
             return SourceError(f"the broker refuses us: {error.str()}", where=self._where, remedy=remedy)
         if code in MEMBERS:
             what = f"offsets of the group {self._options.group!r} cannot be committed: {error.str()}"
             return SourceError(what, where=self._where, remedy="name a group that no consumer is a member of")
         return BrokerAway(error.str())
+
+    def _why(self, told: str) -> str:
+        """Return why the certificate of the broker that librdkafka has `told` of is not accepted. librdkafka does not
+        say so: OpenSSL looks at it once more, with the same authorities."""
+        context = ssl.create_default_context()
+        try:
+            if (place := str(self._config.get("ssl.ca.location", "probe"))) != "probe":
+                context = ssl.create_default_context(cafile=place)
+            host, port = re.findall(r"//\[?([^/]+?)\]?:(\d+)/", told)[0]
+            with (
+                socket.create_connection((host, int(port)), TRY_S) as link,
+                context.wrap_socket(link, server_hostname=host),
+            ):
+                return told
+        except ssl.SSLCertVerificationError as error:
+            return f"{host}:{port}: {error.verify_message}"
+        except (OSError, IndexError):
+            return told
 
     @contextmanager
     def _asking(self) -> Iterator[Consumer]:
@@ -371,3 +404,8 @@ def _row(form: str, meta: Mapping[str, str], message: Message) -> dict[str, Any]
         else:
             row[column] = getattr(message, what)()
     return row
+
+
+def _is_away(error: KafkaError) -> bool:
+    """Return whether an error of the authentication says only that the broker went away meanwhile."""
+    return error.code() == KafkaError._AUTHENTICATION and any(part in error.str() for part in BROKEN_OFF)
