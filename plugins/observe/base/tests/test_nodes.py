@@ -160,6 +160,8 @@ def test_loads_of_a_node_are_its_lines_and_neighbours_join(tmp_path: Path) -> No
     assert few["cores"].parts == [(4000 * at, 4000, 2 * at + 0.5) for at in range(4)]
     assert [most for *_, most in few["memory"].parts] == [1, 3, 5, 7]
     assert loads([]) == []
+    [alone, *_] = loads(lines[4:5])
+    assert alone.shares == ([0, 2], [0.5, 0.5]), "a line, also of one part"
 
 
 def test_loads_of_engines_last_from_one_line_of_metrics_to_the_next() -> None:

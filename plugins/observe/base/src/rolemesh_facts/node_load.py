@@ -35,10 +35,12 @@ class Load(NamedTuple):
 
     @property
     def shares(self) -> Points:
-        """Times in seconds since the first line, at the ends of the parts, and shares from 0 to 1."""
-        begin = self.parts[0][0] if self.parts else 0
+        """Times in ms since the first line, and shares from 0 to 1: at the begin of the first part, and at the ends."""
+        if not self.parts:
+            return [], []
+        begin = self.parts[0][0]
         shares = [min(1.0, part / self.full) if self.full > 0 else 0.0 for _, _, part in self.parts]
-        return [(t + d - begin) // 1_000_000 for t, d, _ in self.parts], shares
+        return [0, *((t + d - begin) // 1000 for t, d, _ in self.parts)], [shares[0], *shares]
 
 
 def loads(lines: Sequence[Usage]) -> list[Load]:
