@@ -427,3 +427,11 @@ def test_the_page_of_logs_opens_with_a_log_that_has_text(tmp_path: Path) -> None
     (run / "logs" / "master.log").write_text("there")
     assert "<h2>master.log</h2>" in client.get("/run/run/logs").text
     assert "<h2>a-0.log</h2>" in client.get("/run/run/logs?file=a-0.log").text
+
+
+def test_the_page_of_logs_says_what_it_leaves_out(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "its last" not in client.get("/run/ended/logs").text
+    monkeypatch.setattr("rolemesh_view.logs.TAIL_BYTES", 5)
+    monkeypatch.setattr("rolemesh_view.logs.SEARCH_BYTES", 5)
+    assert "its last 100 kB" in client.get("/run/ended/logs?file=sink-0.log").text
+    assert "Only the last 50 MB were searched of: sink-0.log" in client.get("/run/ended/logs?find=none").text

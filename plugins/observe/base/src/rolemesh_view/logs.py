@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +11,7 @@ from typing import NamedTuple
 from rolemesh.runs.run import LOGS_DIR
 from rolemesh_runtime.run_files import open_in
 
-__all__ = ["Hit", "search", "tail"]
+__all__ = ["SEARCH_BYTES", "TAIL_BYTES", "Hit", "exceeds", "search", "tail"]
 
 TAIL_BYTES = 100_000
 SEARCH_BYTES = 50_000_000
@@ -37,6 +38,13 @@ def tail(path: Path, size: int = TAIL_BYTES) -> str:
     if end > size:
         data = data.partition(b"\n")[2] or data
     return data.decode(errors="replace")
+
+
+def exceeds(path: Path, size: int) -> bool:
+    """Return whether a log has more than `size` bytes, so that `tail` or `search` leave out its beginning."""
+    with suppress(OSError):
+        return path.stat().st_size > size
+    return False
 
 
 def search(paths: Iterable[Path], text: str, most: int = 500) -> list[Hit]:

@@ -173,11 +173,14 @@ def _logs(run: Viewed, query: Query) -> dict[str, Any]:
     ordered = sorted(files.values(), key=lambda path: path.name != "master.log")
     told = (path for path in ordered if logs.tail(path, 1))
     chosen = files.get(name) or next(told, None) or next(iter(ordered), None)
-    hits = logs.search([files[name]] if name in files and find else files.values(), find) if find else []
+    searched = [files[name]] if name in files and find else [*files.values()] if find else []
+    hits = logs.search(searched, find)
     shown_file = chosen.name if chosen else ""
     return {
         "files": list(files), "file": shown_file, "find": find, "hits": hits,
         "tail": logs.tail(chosen) if chosen and not find else "",
+        "long": chosen is not None and logs.exceeds(chosen, logs.TAIL_BYTES),
+        "cut": [path.name for path in searched if logs.exceeds(path, logs.SEARCH_BYTES)],
         "stream": stream(run, "" if find else "logs", {"file": shown_file}),
     }  # fmt: skip
 
