@@ -430,7 +430,7 @@ def test_the_page_of_logs_opens_with_a_log_that_has_text(tmp_path: Path) -> None
 
 
 def test_the_page_of_logs_says_what_it_leaves_out(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "its last" not in client.get("/run/ended/logs").text
+    assert "its last 100 kB" not in client.get("/run/ended/logs").text
     monkeypatch.setattr("rolemesh_view.logs.TAIL_BYTES", 5)
     monkeypatch.setattr("rolemesh_view.logs.SEARCH_BYTES", 5)
     assert "its last 100 kB" in client.get("/run/ended/logs?file=sink-0.log").text
