@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from tests.waiting import until
 
 from rolemesh_agents import AgentError, Limits
 from rolemesh_sandbox_container import ContainerOptions, ContainerSandbox
@@ -143,6 +145,88 @@ def test_without_an_engine_the_error_names_the_packages(tmp_path: Path, monkeypa
     assert "apt install podman" in str(caught.value)
 
 
+ENGINE = """#!/bin/sh
+cd "$(dirname "$0")"
+case "$1" in
+image) echo '[{"Id": "sha256:0123456789abcdef", "Config": {"WorkingDir": "/repo"}}]' ;;
+export) head -c 20000 image.tar; [ -e hold ] && { touch holding; read line < hold; }; tail -c +20001 image.tar ;;
+esac
+"""
+UNPACK = """
+import sys
+from pathlib import Path
+from rolemesh_sandbox_container.images import find_image
+
+print(find_image("image", sys.argv[1], Path(sys.argv[2])).root)
+"""
+
+
+@pytest.fixture
+def engine(tmp_path: Path, root: Path) -> Path:
+    """A program that has an image as podman has it, and holds its export while it can read ``hold``."""
+    (folder := tmp_path / "engine").mkdir()
+    subprocess.run(["tar", "-c", "-f", folder / "image.tar", "-C", root, "."], check=True)
+    (folder / "engine").write_text(ENGINE)
+    (folder / "engine").chmod(0o755)
+    return folder / "engine"
+
+
+def test_the_files_of_a_killed_unpacker_are_removed_when_nothing_writes_there(
+    tmp_path: Path, root: Path, engine: Path
+) -> None:
+    cache, hold = tmp_path / "cache", engine.with_name("hold")
+    os.mkfifo(hold)
+    command = [sys.executable, "-c", UNPACK, engine, cache]
+    with subprocess.Popen(command) as killed:
+        until(engine.with_name("holding").exists, "half of the image has been exported")
+        killed.kill()
+    with open(cache / "0123456789abcdef.lock") as lock, pytest.raises(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as second:
+        go_on = hold.open("w")
+        hold.unlink()
+        go_on.close()
+        said, _ = second.communicate()
+    assert said.strip() == str(cache / "0123456789abcdef")
+    assert sorted(os.listdir(cache)) == ["0123456789abcdef", "0123456789abcdef.lock"]
+    assert compared(root, Path(said.strip())) == []
+
+
+def compared(left: Path, right: Path) -> list[str]:
+    """The differences of two trees, without ``dev``."""
+    command = ["diff", "--recursive", "--no-dereference", "--brief", "--exclude=dev", left, right]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+
+
+SMALL_DISK = """
+mount -t tmpfs -o size=100m tmpfs "$3"
+fallocate -l 99m "$3/other"
+"$1" -c "$0" "$2" "$3" 2>&1 || true
+echo and then
+rm "$3/other"
+ls "$3"
+"$1" -c "$0" "$2" "$3"
+ls "$3"
+"""
+
+
+def test_an_image_that_the_disk_has_no_room_for_leaves_nothing_and_comes_once_there_is_room(
+    tmp_path: Path, engine: Path
+) -> None:
+    (cache := tmp_path / "cache").mkdir()
+    own = ["unshare", "--user", "--map-root-user", "--mount"]
+    if subprocess.run([*own, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("the kernel refuses namespaces")
+    command = [*own, "sh", "-ec", SMALL_DISK, UNPACK, sys.executable, engine, cache]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    refused, _, rest = done.stdout.partition("and then\n")
+    assert "the image image cannot be unpacked: " in refused, done
+    assert "No space left on device" in refused
+    assert "make room there, or set XDG_CACHE_HOME to another place" in refused
+    root = "0123456789abcdef"
+    assert rest.split() == [f"{root}.lock", str(cache / root), root, f"{root}.lock"]
+
+
 @pytest.mark.more
 @pytest.mark.skipif(shutil.which("podman") is None, reason="needs podman")
 def test_podman_fetches_an_image_once_and_its_settings_count(
@@ -165,8 +249,8 @@ def test_podman_fetches_an_image_once_and_its_settings_count(
             assert made.run("cat code.py; echo $GREETING").output == "print('of the image')\nhello\n"
         finally:
             made.close()
-    (unpacked,) = (tmp_path / "cache/rolemesh/images").iterdir()
-    assert unpacked.is_dir()
+    unpacked, lock = sorted((tmp_path / "cache/rolemesh/images").iterdir())
+    assert (unpacked.is_dir(), lock.suffix) == (True, ".lock")
     left = subprocess.run([*podman, "ps", "--all", "--quiet"], capture_output=True, text=True, check=True).stdout
     assert left == ""
     with pytest.raises(AgentError, match="failed"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ from rolemesh_sandbox_process.guard.emptying import remove
 __all__ = ["Image", "find_image", "inside_of"]
 
 ENGINES = ("podman", "docker")
+ROOM = "make room there, or set XDG_CACHE_HOME to another place"
 
 
 class Image(NamedTuple):
@@ -54,9 +56,13 @@ def find_image(name: str, engine: str, cache: Path) -> Image:
     number, settings = about["Id"].removeprefix("sha256:"), about.get("Config") or {}
     root = cache / number
     if not root.is_dir():
-        with _locked(cache, number):
-            if not root.is_dir():
-                _unpack(program, name, number, root)
+        try:
+            with _locked(cache, number) as lock:
+                if not root.is_dir():
+                    _unpack(program, name, root, lock)
+        except OSError as error:
+            what = f"the image {name} cannot be unpacked: {error.strerror}"
+            raise AgentError(what, where=str(error.filename or cache), remedy=ROOM) from error
     env = dict(each.partition("=")[::2] for each in settings.get("Env") or ())
     return Image(root, env, settings.get("WorkingDir") or "")
 
@@ -93,37 +99,47 @@ def _inspect(program: str, name: str) -> dict[str, Any] | None:
 def _ask(program: str, *arguments: str) -> None:
     done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if done.returncode:
-        what = f"{Path(program).name} {' '.join(arguments)} failed: {done.stderr.strip().splitlines()[-1:] or ['']}"
+        told = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        what = f"{Path(program).name} {' '.join(arguments)} failed: {told[-1]}"
         raise AgentError(what, remedy="try the command by hand")
 
 
 @contextmanager
-def _locked(cache: Path, number: str) -> Iterator[None]:
-    """Only one process of this machine unpacks an image. A killed one leaves the lock free. The file stays: a process
-    that waits for it must not hold another file than one that comes later."""
+def _locked(cache: Path, number: str) -> Iterator[int]:
+    """Only one process of this machine unpacks an image. The descriptor of the lock goes to processes that write the
+    files: they may outlive a killed one. The file stays: a process that waits for it must not hold another file than
+    one that comes later."""
     cache.mkdir(parents=True, exist_ok=True, mode=0o700)
     with open(cache / f"{number}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        yield lock.fileno()
 
 
-def _unpack(program: str, name: str, number: str, root: Path) -> None:
-    """Unpack the files of an image, as files of this user. Rests of a process that was killed meanwhile go first."""
-    part, container = root.with_suffix(".part"), f"rolemesh-unpack-{number[:12]}"
-    if part.exists():
-        remove(str(part))
-    part.mkdir(mode=0o700)
-    forget = [program, "rm", "--force", container]
-    subprocess.run(forget, capture_output=True, check=False)
-    _ask(program, "create", "--name", container, name, "/bin/true")
+def _unpack(program: str, name: str, root: Path, lock: int) -> None:
+    """Unpack the files of an image, as files of this user. Rests of a process that was killed meanwhile go first.
+
+    Other users of docker, and jobs with another cache, may unpack the same image: their containers have other names.
+    """
+    part = root.with_suffix(".part")
+    container = f"rolemesh-unpack-{hashlib.sha256(str(part).encode()).hexdigest()[:16]}"
+    _forget(program, container, part)
     try:
+        _ask(program, "create", "--name", container, name, "/bin/true")
+        part.mkdir(mode=0o700)
         with subprocess.Popen([program, "export", container], stdout=subprocess.PIPE) as export:
             tar = ["tar", "--extract", "--no-same-owner", "--exclude=dev/*", f"--directory={part}"]
-            done = subprocess.run(tar, stdin=export.stdout, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                tar, stdin=export.stdout, capture_output=True, text=True, check=False, pass_fds=(lock,)
+            )
         if done.returncode or export.returncode:
-            remove(str(part))
             what = f"the image {name} cannot be unpacked: {done.stderr.strip()[-300:] or 'the export failed'}"
-            raise AgentError(what, where=str(part), remedy="make room there, or set XDG_CACHE_HOME to another place")
+            raise AgentError(what, where=str(part), remedy=ROOM)
+        part.rename(root)
     finally:
-        subprocess.run(forget, capture_output=True, check=False)
-    part.rename(root)
+        _forget(program, container, part)
+
+
+def _forget(program: str, container: str, part: Path) -> None:
+    subprocess.run([program, "rm", "--force", container], capture_output=True, check=False)
+    if part.exists():
+        remove(str(part))

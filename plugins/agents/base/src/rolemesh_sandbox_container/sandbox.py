@@ -58,8 +58,12 @@ class ContainerSandbox(GuardedSandbox):
             what = f"the image has more than {limits.disk_mb} MB in {self.inside}, at least {size / 1e6:.0f}"
             raise AgentError(what, remedy="raise disk_mb in the limits of the sandbox")
         super().open(folder, limits)
-        if content is not None:
-            shutil.copytree(content, folder, symlinks=True, dirs_exist_ok=True)
+        try:
+            if content is not None:
+                shutil.copytree(content, folder, symlinks=True, dirs_exist_ok=True)
+        except OSError as error:  # of a whole tree, `args` has them all
+            told = error.args[0][0][-1] if isinstance(error, shutil.Error) else error.strerror
+            raise AgentError(f"{self.inside} of the image cannot be copied: {told}", where=str(folder)) from error
 
     @property
     def inside(self) -> str:
