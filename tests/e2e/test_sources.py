@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 from collections.abc import Callable
@@ -36,7 +38,7 @@ class Sink:
         self.ctx, self.total = ctx, 0
 
     def take(self, rows) -> None:
-        numbers = list(rows["n"]) if rows.rows else []
+        numbers = list(map(int, rows["n"])) if rows.rows else []
         self.total += sum(numbers)
         self.ctx.record(n=numbers, total=self.total)
         time.sleep(0.01)
@@ -129,6 +131,50 @@ def test_each_record_is_used_once_despite_kills(reading: Job) -> None:
     assert "the source files has ended" in out
     assert sorted(numbers(reading)) == list(range(written))
     assert reading.metrics()[-1]["records"]["total"] == sum(range(written))
+
+
+def write_shard(path: Path, numbers: range) -> None:
+    """Write a row for each number, in row groups, batches or members that are much smaller than the shard."""
+    import pyarrow as pa
+    from pyarrow import ipc, parquet
+
+    table = pa.table({"n": pa.array(numbers, pa.int64())})
+    if path.suffix == ".parquet":
+        parquet.write_table(table, path, row_group_size=130)
+    elif path.suffix == ".arrow":
+        with ipc.new_stream(path, table.schema) as writer:
+            writer.write_table(table, max_chunksize=70)
+    else:
+        with tarfile.open(path, "w") as tar:
+            for n in numbers:
+                info = tarfile.TarInfo(f"{n}.n")
+                info.size = len(data := str(n).encode())
+                tar.addfile(info, io.BytesIO(data))
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("suffix", ["parquet", "arrow", "tar"])
+def test_each_row_of_a_shard_is_used_once_despite_kills_in_its_middle(reading: Job, suffix: str) -> None:
+    (data := reading.folder / "data").mkdir()
+    for number in range(3):
+        write_shard(data / f"{number}.{suffix}", range(1000 * number, 1000 * (number + 1)))
+    (data / "_DONE").touch()
+    process = reading.start(
+        f"plugins.sources.0.options.path=data/*.{suffix}",
+        "plugins.sources.0.options.columns=[n]",
+        "roles.data.world_size=2",
+        "until={metric: data.next/ended, at_least: 1}",
+    )
+    step = 5
+    for target in ("data/0", "master", "data/1", "sink/0", "data/0"):
+        reading.running(step)
+        before = len(of_kind(reading, "recovered", "master_recovered"))
+        reading.kill_process(target)
+        until(lambda: len(of_kind(reading, "recovered", "master_recovered")) > before, target)  # noqa: B023
+        step = reading.running().committed + 7
+    out, _ = process.communicate()
+    assert process.returncode == 0, out
+    assert sorted(numbers(reading)) == list(range(3000))
 
 
 def test_a_source_that_has_nothing_holds_up_neither_a_resize_nor_the_end(reading: Job) -> None:
