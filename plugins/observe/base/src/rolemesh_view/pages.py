@@ -220,12 +220,12 @@ def _job_file(run: Viewed, query: Query) -> dict[str, Any]:
     result = run.facts.result()
     plugins = result.get("plugins")
     return {
-        "file": run.facts.job_file(),
+        "file": run.facts.job_file(), "other": query.get("with", ""), "differences": None,
         "plugins": plugins if isinstance(plugins, dict) else {},
         "result": msgspec.json.format(
             msgspec.json.encode({key: value for key, value in result.items() if key != "plugins"}), indent=2
         ).decode(),
-    }
+    }  # fmt: skip
 
 
 def _advice(run: Viewed, query: Query) -> dict[str, Any]:

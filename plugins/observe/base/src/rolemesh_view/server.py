@@ -27,6 +27,7 @@ from rolemesh_view.actions import QUESTIONS, act
 from rolemesh_view.guard import Access, Guard, same
 from rolemesh_view.live import Live, Parts
 from rolemesh_view.patience import LIMIT_S, MOST_S, PAGE_S, Silent, Stuck, in_turn, within
+from rolemesh_view.settings import differences
 from rolemesh_view.text import shown
 from rolemesh_view.viewed import Runs, Viewed
 
@@ -134,10 +135,13 @@ class _Show:
             raise HTTPException(404, f"there is no page {name!r}")
         with run.lock:
             context = page(run, request.query_params)
-        if name == "metrics":
+        if name in ("metrics", "job"):
             [listed] = in_turn([self._runs], ["/"], Runs.all, self._stuck, self._runs.folder)
             others = listed if listed is not None else self._runs.known()
             context["others"] = [each.name for each in others if each is not run]
+        asked = context["other"] if name == "job" else ""
+        if asked and (other := self._runs.find(asked)) is not None:
+            context["differences"] = differences(context["file"], other.facts.job_file())
         frame = pages.frame(run, name, request.query_params)
         return self._html(name, title=name.capitalize(), **{**frame, **context})
 
