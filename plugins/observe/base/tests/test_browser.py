@@ -35,10 +35,11 @@ def test_scripts_draw_lanes_and_curves_without_a_complaint_and_keys_choose_piece
             browser.ask("Page.navigate", url=re.sub("/[a-z]+[?]", "/metrics?", address))
             browser.until("document.querySelector('[data-name=loss][data-ready]') !== null")
             curve = browser.value("document.querySelector('[data-name=loss] .plot').ariaLabel")
-            assert curve == "run: 0.10000 at the end, from 0.10000 to 1.0000"
+            assert curve == "0.1 at the end, from 0.1 to 1"
             browser.value("document.getElementById('with').value = 'other'")
             browser.value("document.getElementById('controls').dispatchEvent(new Event('change'))")
-            browser.until("document.querySelector('.missing').textContent === '1 value not finite; not shown: other'")
+            said = "0.1 at the end, from 0.1 to 1; 1 value not finite; not shown: other"
+            browser.until(f"document.querySelector('.said').textContent === {said!r}")
             browser.ask("Page.navigate", url=re.sub("/[a-z]+[?]", "/time?", address))
             browser.until("document.querySelector('#lanes[data-ready]') !== null")
             marks = browser.value("[...document.querySelectorAll('#marks li')].map(each => each.textContent).join('|')")

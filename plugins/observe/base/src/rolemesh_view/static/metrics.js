@@ -68,12 +68,13 @@
     if (wanted && !logarithmic) missing.push("no value above 0, so the axis is linear");
     const unknown = others.filter(name => !runs.includes(name));
     if (unknown.length) missing.push("not shown: " + unknown.join(", "));
-    figure.querySelector(".missing").textContent = missing.join("; ");
+    const said = runs.map((run, n) => {
+      const known = finite[n], text = value => String(Number(value.toPrecision(5)));
+      return (runs.length > 1 ? run + ": " : "") + (known.length ? `${text(known.at(-1))} at the end, from ${text(Math.min(...known))} to ${text(Math.max(...known))}` : "no value");
+    });
+    figure.querySelector(".said").textContent = [...said, ...missing].join("; ");
     at.setAttribute("role", "img");
-    at.setAttribute("aria-label", runs.map((run, n) => {
-      const known = finite[n], text = value => value.toPrecision(5);
-      return known.length ? `${run}: ${text(known.at(-1))} at the end, from ${text(Math.min(...known))} to ${text(Math.max(...known))}` : `${run}: no value`;
-    }).join("; "));
+    at.setAttribute("aria-label", said.join("; "));
     figure.dataset.ready = "1";
   }
   const seen = new Set();
