@@ -18,6 +18,8 @@ from typing import Any
 import msgspec
 import ray
 from ray._common.utils import get_default_ray_temp_dir
+from ray._private import services
+from ray._raylet import GcsClient
 
 from rolemesh.api.cluster import ClusterView
 from rolemesh.errors import BackendError, NameInUseError
@@ -53,6 +55,29 @@ def _probe(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=PROBE_TIMEOUT_S).close()
 
 
+def refuse_foreign(address: str) -> None:
+    """Raise `BackendError` if another user has started this machine's node of the Ray at `address`.
+
+    Ray would end this process, which may not open its sockets. The job's processes would be that user's, and could not
+    write this user's run.
+    """
+    nodes = []
+    with suppress(Exception):  # what is wrong, the connection says
+        nodes = list(GcsClient(address=address).get_all_node_info(timeout=PROBE_TIMEOUT_S).values())
+    for node in nodes:
+        try:
+            owner = os.stat(node.raylet_socket_name).st_uid
+        except FileNotFoundError:
+            continue  # of another machine
+        except PermissionError:
+            owner = -1
+        if owner != os.geteuid():
+            user = f"user {owner}" if owner >= 0 else "another user"
+            what = f"{user} has started the Ray at {address}, and its processes run as that user"
+            remedy = "give the job to that user: ray job submit --address http://HOST:8265; or start a Ray of your own"
+            raise BackendError(what, where="--address", remedy=remedy)
+
+
 @contextmanager
 def _as_it_was() -> Iterator[None]:
     """Restore signal handlers and variables that `ray.init` changes. Ray's SIGTERM handler would exit at once; here
@@ -84,8 +109,6 @@ def _apart() -> Iterator[None]:
     A signal to the driver's process group, as `timeout`, systemd and batch systems send it, would end them, too, and
     the driver could not end the job in good order.
     """
-    from ray._private import services
-
     popen = services.ConsolePopen
     services.ConsolePopen = partial(popen, start_new_session=True)
     try:
@@ -129,6 +152,7 @@ class RayConnection:
         try:
             if self._address:
                 _probe(self._address)
+                refuse_foreign(services.canonicalize_bootstrap_address(self._address) or self._address)
             with _as_it_was(), _apart():
                 ray.init(
                     address=self._address or "local",
@@ -137,6 +161,8 @@ class RayConnection:
                     logging_level="ERROR",
                     **({} if self._address else self._of_its_own()),
                 )
+        except BackendError:
+            raise
         except Exception as error:  # Ray raises all sorts, an `Exception` as such where its start takes too long
             what = f"Ray is not reachable at {self._address}" if self._address else "Ray could not be started here"
             remedy = (
