@@ -530,9 +530,8 @@ def metrics(seen: Compared) -> None:
                 math.nan if isinstance(drawn, str) else drawn,
                 value if math.isfinite(value) else math.nan,
             )
-        if len(set(times.values())) == len(times):
-            for (step, _, _), place in zip(points, along["steps"], strict=True):
-                seen.same(f"{name}: time of step {step}", place, times[step])
+        for (step, _, _), place in zip(points, along["steps"], strict=True):
+            seen.same(f"{name}: time of step {step}", place, times[step])
     if "trained_tokens" in names:
         total, wanted = 0.0, []
         for _, steps, value in facts.points("trained_tokens"):

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from rolemesh_facts import RunFacts
-from rolemesh_view.axis import axes_of, marks_of, places_of
+from rolemesh_view.axis import apart, axes_of, marks_of, places_of
 
 BEGAN = 1000.0
 TIMES = (1002.0, 1003.0, 1007.0, 1008.0)
@@ -38,6 +38,14 @@ def test_steps_lie_at_their_time_or_at_the_tokens_that_were_used_until_then(fact
     assert places_of(facts, steps, "step") == [0, 1, 2, 3]
     assert places_of(facts, steps, "time") == [time - BEGAN for time in TIMES]
     assert places_of(facts, steps, "tokens") == [10.0, 30.0, 60.0, 100.0]
+
+
+def test_no_value_hides_another_one_at_the_same_place() -> None:
+    found = apart([0.0, 7.0, 7.0, 7.0, 9.0, 0.0])
+    assert found == pytest.approx([0, 7, 7, 7, 9, 0])
+    assert len(set(found)) == 6
+    assert found[1:5] == sorted(found[1:5])
+    assert apart([3, 4]) == [3, 4]
 
 
 def test_a_failure_is_marked_at_the_step_that_it_interrupted_and_at_its_time(facts: RunFacts) -> None:

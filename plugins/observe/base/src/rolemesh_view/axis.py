@@ -10,7 +10,7 @@ from typing import Final
 
 from rolemesh_facts import RunFacts
 
-__all__ = ["AXES", "TOKENS", "axes_of", "marks_of", "places_of"]
+__all__ = ["AXES", "TOKENS", "apart", "axes_of", "marks_of", "places_of"]
 
 AXES: Final = ("step", "time", "tokens")
 """Names of the axes. Time is in seconds since the job began, and tokens are those that the trainer has used."""
@@ -41,6 +41,17 @@ def places_of(facts: RunFacts, steps: Sequence[int], along: str) -> list[float]:
     if not known:
         return list(steps)
     return [places[min(bisect_left(known, step), len(known) - 1)] for step in steps]
+
+
+def apart(places: Sequence[float]) -> list[float]:
+    """Return places of which no two are equal: each one that repeats lies at the next number. Lines of quick steps
+    have one time, and steps without training one number of tokens."""
+    last: dict[float, float] = {}
+    found = []
+    for place in places:
+        last[place] = math.nextafter(last[place], math.inf) if place in last else place
+        found.append(last[place])
+    return found
 
 
 def marks_of(facts: RunFacts, along: str) -> list[tuple[float, str]]:

@@ -17,7 +17,7 @@ from rolemesh_facts.pieces import Piece
 from rolemesh_facts.series import centred, exponential, thinned
 from rolemesh_recorder.lines import Line
 from rolemesh_recorder.reading import read_accounts, record_bytes
-from rolemesh_view.axis import marks_of, places_of
+from rolemesh_view.axis import apart, marks_of, places_of
 from rolemesh_view.placement import nodes_of
 from rolemesh_view.text import shown
 from rolemesh_view.viewed import Runs, Viewed
@@ -146,7 +146,7 @@ def metrics(run: Viewed, runs: Runs, query: Query) -> bytes:
     for each in chosen[:MOST_RUNS]:
         ends += places_of(each.facts, [line.step for line in each.facts.metrics()[-1:]], along)
         steps, values = each.facts.points(name)
-        places = places_of(each.facts, steps, along)
+        places = apart(places_of(each.facts, steps, along))
         odd.append(sum(not math.isfinite(value) for value in values))
         low.append(sum(-math.inf < value <= 0 for value in values))
         raw.append(dict(zip(*thinned((places, values), MOST_POINTS), strict=True)))
