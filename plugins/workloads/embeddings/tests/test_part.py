@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import resource
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,17 @@ def learn(parts: list[Part], first: int, last: int) -> list[str]:
             each.tables["t"].evict(update)
             told.append(each.finished())
     return told
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Refuse to write more than 8 KiB of a file, as a full disk does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def content(parts: list[Part]) -> dict[int, Any]:
@@ -100,15 +113,12 @@ def test_other_numbers_of_ranks_keep_every_row(tmp_path: Path) -> None:
 
 def test_rows_stay_in_the_state_while_no_file_can_be_written(tmp_path: Path) -> None:
     whole, limited = part(tmp_path / "whole"), part(tmp_path / "limited")
+    limited.state(0)
     learn([whole, limited], 1, 30)
-    before, (soft, hard) = limited.wrote, resource.getrlimit(resource.RLIMIT_FSIZE)
-    told = []
-    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))  # as a full disk does, it refuses what comes next
-    try:
+    before, told = limited.wrote, list[str]()
+    with full_disk():
         for update in range(30, 200):
             told += learn([limited], update, update + 1)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert [text for text in told if text] == [f"rows cannot be written to {tmp_path}/limited/0-of-1, and stay in the "
                                                "snapshots: [Errno 27] File too large"]  # fmt: skip
     assert limited.wrote == before
@@ -122,13 +132,31 @@ def test_rows_stay_in_the_state_while_no_file_can_be_written(tmp_path: Path) -> 
     assert not list((tmp_path / "limited/0-of-1").glob(".*"))
 
 
+def test_the_first_state_has_all_rows_if_no_file_can_be_written(tmp_path: Path) -> None:
+    """The state names files that a part writes only then."""
+    whole, limited, again = part(tmp_path / "whole"), part(tmp_path / "limited"), part(tmp_path / "limited")
+    learn([whole, limited], 1, 60)
+    assert not (tmp_path / "limited").exists()
+    with full_disk():
+        state = limited.state(60)
+    again.restore(state)
+    assert content([limited]) == content([again]) == content([whole])
+    learn([whole, limited], 60, 200)
+    assert limited.wrote > 0
+    again = part(tmp_path / "limited")
+    again.restore(limited.state(200))
+    assert content([limited]) == content([again]) == content([whole])
+
+
 def test_a_rank_says_that_it_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it waits in its log, and once in the job's warnings."""
     said, fsync = threading.Event(), os.fsync
     monkeypatch.setattr("rolemesh_embeddings.part.SLOW_S", 0.05)
     monkeypatch.setattr(os, "fsync", lambda file: said.wait(30) and fsync(file))
     monkeypatch.setattr("rolemesh_embeddings.part.LOG.warning", lambda *text: said.set())
-    told = [text for text in learn([part(tmp_path)], 1, 60) if text]
+    waiting = part(tmp_path)
+    waiting.state(0)
+    told = [text for text in learn([waiting], 1, 60) if text]
     assert told == [f"an update waited 0 s for the disk of {tmp_path}/0-of-1"]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,18 @@ from rolemesh_embeddings.store import Store
 __all__ = ["RowFile", "write"]
 
 
-def write(path: Path, stores: Mapping[str, Store], buckets: list[int]) -> None:
-    """Write the rows that changed since the file before, and all rows of `buckets`.
+def changed_rows(store: Store) -> tuple[Rows, Keys]:
+    """Return the rows that changed since the file before, and the keys that were removed."""
+    return store.fresh(), store.gone()
+
+
+def write(
+    path: Path,
+    stores: Mapping[str, Store],
+    buckets: list[int],
+    changed: Callable[[Store], tuple[Rows, Keys]] = changed_rows,
+) -> None:
+    """Write the rows that `changed` returns, and all rows of `buckets`.
 
     A process that is killed leaves no half of a file under this name. The file is on disk after `os.fsync` only.
     Raises `OSError` if there is no room.
@@ -38,8 +48,7 @@ def write(path: Path, stores: Mapping[str, Store], buckets: list[int]) -> None:
                 return start
 
             for name, store in stores.items():
-                rows = store.fresh()
-                gone = store.gone()
+                rows, gone = changed(store)
                 parts.append(
                     {"store": name, "bucket": -1, "gone": [put(gone), len(gone)], **_columns(store, rows, put)}
                 )

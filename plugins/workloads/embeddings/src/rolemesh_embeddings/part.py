@@ -13,6 +13,7 @@ import shutil
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +24,9 @@ from rolemesh.api.batch import Gathered, Shard
 from rolemesh.api.workload import State
 from rolemesh.errors import RolemeshError
 from rolemesh_embeddings.files import RowFile, write
-from rolemesh_embeddings.hashing import BUCKETS, buckets_of_rank, ranks_of_buckets
+from rolemesh_embeddings.hashing import BUCKETS, Keys, buckets_of_rank, ranks_of_buckets
+from rolemesh_embeddings.index import Rows
+from rolemesh_embeddings.store import Store
 from rolemesh_embeddings.table import Table
 
 __all__ = ["Part"]
@@ -72,6 +75,9 @@ class Part:
         self._syncing: threading.Thread | None = None
         self._error: OSError | None = None
         self._again, self._failing, self._slow = 0, False, False
+        self._written = False
+        """False until the first state: before that, files have names but no content. A job without snapshots has one
+        state, at its end."""
         self._kept: dict[int, set[str]] = {}
         self._first, self._restored = 1 << 62, 0
         """The step of the first state with an update of this life, and the number of updates before."""
@@ -117,19 +123,47 @@ class Part:
         mine = np.flatnonzero(self.mine)
         order = mine[np.argsort(self._bases[mine], kind="stable")]
         self._turns = sorted(order[: -(-len(mine) // REWRITTEN)].tolist())
-        self._own.mkdir(parents=True, exist_ok=True)
-        path = self._own / named.name
-        write(path, self._stores, self._turns)
-        self._pending, self.wrote = named, self.wrote + path.stat().st_size
+        if self._written:
+            self._own.mkdir(parents=True, exist_ok=True)
+            path = self._own / named.name
+            write(path, self._stores, self._turns)
+            self.wrote += path.stat().st_size
+            self._sync_behind(path)
+        self._pending = named
+
+    def _write_late(self) -> None:
+        """Write the files that the first state names. Let the state have all rows if that is not possible.
+
+        They get the rows as they are now: a row that has changed since is also in the state, or in a later file.
+        """
+        self._written = True
+        paths = [self._own / each.name for each in self._files]
+        rest = np.flatnonzero(self._bases < 0).tolist()  # no file has all rows of these buckets
+        try:
+            if self._needed():
+                self._own.mkdir(parents=True, exist_ok=True)
+            for path in paths:
+                buckets = sorted(bucket for bucket, name in self._sources.items() if name == path.name)
+                write(path, self._stores, buckets, partial(_all_of, rest if path == paths[-1] else []))
+            if self._pending is not None:
+                paths.append(self._own / self._pending.name)
+                write(paths[-1], self._stores, self._turns)
+            for path in paths:
+                _fsync(path)
+        except OSError:
+            self._files, self._pending, self._again = [], None, self.updates + AGAIN
+            self._bases[:] = -1
+            self._sources.clear()
+            for store in self._stores.values():
+                store.unsettle()
+
+    def _sync_behind(self, path: Path) -> None:
         self._syncing = threading.Thread(target=self._sync, args=(path,), daemon=True)
         self._syncing.start()
 
     def _sync(self, path: Path) -> None:
         try:
-            for each in (path, path.parent):
-                file = os.open(each, os.O_RDONLY)
-                os.fsync(file)
-                os.close(file)
+            _fsync(path)
         except OSError as error:
             self._error = error
 
@@ -154,6 +188,8 @@ class Part:
 
     def state(self, step: int) -> State:
         """Return the state after `step`."""
+        if not self._written:
+            self._write_late()
         about: dict[str, Any] = {
             "updates": self.updates,
             "callers": self.callers,
@@ -186,6 +222,7 @@ class Part:
         parts = {label: json.loads(bytes(given[f"{label}/about"])) for label in sorted(labels)}
         self.updates = self._restored = max((each["updates"] for each in parts.values()), default=0)
         self._kept.clear()
+        self._written = True
         for label, about in parts.items():
             for caller, number in about["callers"].items():
                 self.callers[caller] = max(self.callers.get(caller, 0), number)
@@ -196,8 +233,7 @@ class Part:
         # Without the file nothing is lost: its rows are still in the state, and another file follows.
         if pending is not None and (path := self._take(pending[0])) is not None:
             self._pending, self._turns = Named(*pending[:2]), pending[2]
-            self._syncing = threading.Thread(target=self._sync, args=(path,), daemon=True)
-            self._syncing.start()
+            self._sync_behind(path)
 
     def _restore(self, label: str, about: Any, given: Mapping[str, Any], where: NDArray[np.bool_]) -> None:
         updates = dict(about["files"])
@@ -291,6 +327,19 @@ class Part:
                 LOG.warning("waiting for the disk of %s: fsync has not ended for %g s", self._own, SLOW_S)
                 self._syncing.join()
         return time.monotonic() - began
+
+
+def _all_of(buckets: list[int], store: Store) -> tuple[Rows, Keys]:
+    """Return all rows of buckets, and no removed key."""
+    found = [store.index.rows_of(bucket) for bucket in buckets]
+    return np.concatenate([*found, np.zeros(0, np.int64)]), np.zeros(0, np.int64)
+
+
+def _fsync(path: Path) -> None:
+    for each in (path, path.parent):
+        file = os.open(each, os.O_RDONLY)
+        os.fsync(file)
+        os.close(file)
 
 
 def _rank_of(label: str) -> tuple[int, int]:

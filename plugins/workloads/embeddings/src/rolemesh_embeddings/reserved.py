@@ -25,6 +25,8 @@ _NORESERVE = 0x4000
 _FIXED = 0x10
 _MAPPED_FROM = 1 << 20
 """Bytes from which a part of a file is mapped. A smaller one is read."""
+_SMALL = 4 << 20
+"""Bytes from which the kernel may use huge pages: they need fewer page faults, but a small table would waste them."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.restype = ctypes.c_void_p
 _LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
@@ -47,6 +49,8 @@ class Reserved:
                 f"there is no address space for a table of {rows:,} rows: {error}",
                 remedy="raise the limit (ulimit -v, vm.overcommit_memory), or set the table's option `most_rows`",
             ) from error
+        if size > _SMALL:
+            self._map.madvise(mmap.MADV_HUGEPAGE, _SMALL)
         shape = (rows, width) if width else (rows,)
         self.array: NDArray[Any] = np.frombuffer(self._map, kind, rows * (width or 1)).reshape(shape)
 

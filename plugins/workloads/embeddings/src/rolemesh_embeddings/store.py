@@ -139,6 +139,11 @@ class Store:
         self._freshen(before[self.columns["changed"][before] > update])
         self._gone = [each for each in self._gone if each[0] > update]
 
+    def unsettle(self) -> None:
+        """Let all rows count as changed: there are no files."""
+        self._place[self.fresh()] = 0
+        self._freshen(self.rows())
+
     def rows(self) -> Rows:
         """Return all rows, ordered by key."""
         found = [self.index.rows_of(bucket) for bucket in np.flatnonzero(self.index.counts).tolist()]
