@@ -16,6 +16,7 @@ from rolemesh.api.import_ref import OWN, import_paths
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.trace import trace_job
 from rolemesh.job_file import load
+from rolemesh.job_file.overrides import types_of_spec
 from rolemesh.plugins.discovery import discover, resolve
 from rolemesh.plugins.drivers import load as load_plugin
 from rolemesh.plugins.select import validate_options
@@ -56,7 +57,7 @@ def _picture(example: str, overrides: tuple[str, ...]) -> str:
         workload = _own_workload(EXAMPLES / example, role.use) or load_plugin(
             resolve("workloads", role.use, discover(environ={}), job.base)
         )
-        options = validate_options(job, workload, role.options, ("roles", name, "options"))
+        options = validate_options(job, workload, role.options, ("roles", name, "options"), types_of_spec)
         roles[name] = SimpleNamespace(cls=workload, options=options)
     graph = trace_job(job, roles)
     return _mermaid(graph, {name: role.world_size for name, role in job.spec.roles.items()})

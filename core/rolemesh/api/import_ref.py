@@ -115,9 +115,8 @@ class ImportRef(str):
         """The specification of the module, whose name is the same in all processes of a job. Raises
         `ValueError`."""
         if not self.module or not self.attr:
-            raise ValueError(
-                f"{str(self)!r} is not an import string 'module:name' or 'file.py:name'"
-            )
+            what = f"{str(self)!r} is not an import string 'module:name' or 'file.py:name'"
+            raise ValueError("; write ".join(filter(None, (what, " or ".join(written(self))))))
         folder = Path(self.base).resolve()
         if not self.module.endswith(".py"):
             if (spec := find_module(self.module)) is None:
@@ -178,3 +177,17 @@ class ImportRef(str):
         text = core_schema.str_schema(metadata={"pydantic_js_updates": shown})
         plain = core_schema.to_string_ser_schema()
         return core_schema.with_info_after_validator_function(build, text, serialization=plain)
+
+
+def written(ref: ImportRef, *, flows: bool = False) -> list[str]:
+    """Return the import strings of the functions and classes in the module of `ref`; if `flows`, of
+    its flows only, else without them. Raises `ValueError` and `SyntaxError`."""
+    tree = parsed(ImportRef(f"{ref.module}:…", ref.base).spec()) if ref.module else None
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    found = [node for node in (tree.body if tree else ()) if isinstance(node, kinds)]
+    return [
+        f"{ref.module}:{node.name}"
+        for node in found
+        if node.name[0] != "_"
+        and flows == any(ast.unparse(each).endswith("flow") for each in node.decorator_list)
+    ]

@@ -166,27 +166,20 @@ def check_shared(
     shared = next((param for param, partition in spec.inputs.items() if by_demand(partition)), None)
     if shared is None:
         return []
-    wrong = {
-        "its ranks are a collective group": (role.together, "take it as Split() or Broadcast()"),
-        "its ranks have state, which would depend on who does what": (
-            role.stateful,
-            "keep the state in another role",
-        ),
-        "it takes no value of another call": (
+    of_who = "its ranks have state, which would depend on who does what"
+    exact = f"give it an exact lag: lag={{{shared!r}: 1}}"
+    wrong = [
+        (role.together, "its ranks are a collective group", "take it as Split() or Broadcast()"),
+        (role.stateful, of_who, "keep the state in another role"),
+        (
             shared not in edges,
+            "it takes no value of another call",
             f"pass {shared!r} what a call returns",
         ),
-        "each rank would take another value": (
-            shared in newest,
-            f"give it an exact lag: lag={{{shared!r}: 1}}",
-        ),
-    }
-    what = f"{name} shares the rows of {shared!r} out by demand, but"
-    return [
-        FlowError(f"{what} {why}", where=where, remedy=remedy)
-        for why, (is_so, remedy) in wrong.items()
-        if is_so
+        (shared in newest, "each rank would take another value", exact),
     ]
+    what = f"{name} shares the rows of {shared!r} out by demand, but"
+    return [FlowError(f"{what} {why}", where=where, remedy=to) for is_so, why, to in wrong if is_so]
 
 
 def check_first(
@@ -197,31 +190,23 @@ def check_first(
     if not takes_first(edge):
         return []
     role = roles[dst.role]
-    wrong = {
-        "each of its ranks would take other rows": (
-            edge.dst_partition != Split() and role.world_size > 1,
-            "take them as Split()",
-        ),
-        "the calls do not run at every step": (
-            src.every != 1 or dst.every != 1,
-            "leave every= out",
-        ),
-        "there is an initial value": (bool(edge.initial), "leave initial out"),
-        "it takes chunks": (dst.streaming, "take the rows whole"),
-        "it shares them out again": (
-            by_demand(edge.dst_partition) is not None,
-            "take them as Split()",
-        ),
-        "it is of the same role": (src.role == dst.role, "take them in another role"),
-        "a rank that is restarted repeats it": (
-            dst.returns is None and (not role.stateful or role.repeats),
-            "give the role state, or return something",
-        ),
-    }
+    others = edge.dst_partition != Split() and role.world_size > 1
+    again = by_demand(edge.dst_partition) is not None
+    repeats = dst.returns is None and (not role.stateful or role.repeats)
+    state = "give the role state, or return something"
+    wrong = [
+        (others, "each of its ranks would take other rows", "take them as Split()"),
+        (src.every * dst.every != 1, "the calls do not run at every step", "leave every= out"),
+        (bool(edge.initial), "there is an initial value", "leave initial out"),
+        (dst.streaming, "it takes chunks", "take the rows whole"),
+        (again, "it shares them out again", "take them as Split()"),
+        (src.role == dst.role, "it is of the same role", "take them in another role"),
+        (repeats, "a rank that is restarted repeats it", state),
+    ]
     what = f"{dst.label} takes what is finished first of {edge.param!r}, but"
     return [
         FlowError(f"{what} {why}", where=where, remedy=f"{remedy}; or give it an exact lag")
-        for why, (is_so, remedy) in wrong.items()
+        for is_so, why, remedy in wrong
         if is_so
     ]
 

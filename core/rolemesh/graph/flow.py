@@ -121,16 +121,8 @@ def _refuse_as_data() -> None:
     uses |= {"len": "len()", "int": "int()", "float": "float()", "index": "range() or an index"}
     uses |= {"getitem": "[...]", "setitem": "[...] =", "eq": "==", "ne": "!="}
     uses |= {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-    binary = {
-        "add": "+",
-        "sub": "-",
-        "mul": "*",
-        "truediv": "/",
-        "floordiv": "//",
-        "mod": "%",
-        "pow": "**",
-    }
-    binary |= {"matmul": "@", "or": "|", "and": "&"}
+    binary = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%"}
+    binary |= {"pow": "**", "matmul": "@", "or": "|", "and": "&"}
     uses |= binary | {f"r{name}": sign for name, sign in binary.items()}
     for name, use in uses.items():
 
@@ -174,14 +166,8 @@ class OperatorHandle:
           job file's ``edges.credits``).
         - `calls`: the roles whose services the operator may call.
         """
-        settings = {
-            "lag": lag,
-            "initial": initial,
-            "every": every,
-            "at": at,
-            "credits": credits,
-            "calls": calls,
-        }
+        settings: dict[str, Any] = {"lag": lag, "initial": initial, "every": every, "at": at}
+        settings |= {"credits": credits, "calls": calls}
         return self._tracer.call(*self._name, args, kwargs, settings)
 
     def __repr__(self) -> str:

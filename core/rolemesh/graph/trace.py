@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rolemesh.api.import_ref import ImportRef
+from rolemesh.api.import_ref import ImportRef, written
 from rolemesh.api.workload import Workload
 from rolemesh.errors import FlowError, RolemeshError, raise_all
 from rolemesh.graph.checks import RoleShape, check_params
@@ -114,13 +114,14 @@ def trace_job(job: JobFile, workloads: Mapping[str, Any], flow: Flow | None = No
 
 def _load(text: str, base: str, where: str) -> Flow:
     ref = ImportRef(text, base)
+    remedy = "'package.module:name' or 'file.py:name'"
     try:
+        remedy = " or ".join([] if ref.attr else written(ref, flows=True)) or remedy
         ref.check()
         target = ref.resolve()
     except ValueError as error:
-        raise FlowError(
-            str(error), where=where, remedy="write 'package.module:name' or 'file.py:name'"
-        ) from error
+        what = str(error).partition("; write ")[0]
+        raise FlowError(what, where=where, remedy=f"write {remedy}") from error
     except RolemeshError:
         raise
     except Exception as error:

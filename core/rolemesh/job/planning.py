@@ -49,11 +49,8 @@ def transfers_of(
         size = sizes.get(edge.id)
         if size is not None and isinstance(edge.dst_partition, Broadcast):
             size *= n
-        key: tuple[str, str, Literal["aligned", "all"]] = (
-            src,
-            dst,
-            "all" if everybody else "aligned",
-        )
+        how: Literal["aligned", "all"] = "all" if everybody else "aligned"
+        key = (src, dst, how)
         known = found.get(key, 0.0)
         found[key] = None if known is None or size is None else known + size
     for caller, callee in graph.callers:

@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from rolemesh.errors import JobFileError, Problems, RolemeshError, raise_all
 from rolemesh.job_file.environment import Expansion
+from rolemesh.job_file.misplaced import misplaced
 from rolemesh.job_file.model import JobSpec
-from rolemesh.job_file.moved import moved
 from rolemesh.job_file.overrides import Types, apply_overrides, types_of_spec
 from rolemesh.job_file.places import Path as Keys, Places, dump_yaml, parse_yaml
 from rolemesh.job_file.problems import problems
@@ -123,7 +123,7 @@ def load(
         spec = JobSpec.model_validate(expanded, context={"base": base})
     except ValidationError as error:
         hidden = JobFile(path, base, JobSpec.model_construct(), {}, places, from_env)
-        elsewhere = partial(moved, types_here(data, ("engine", "options")))
+        elsewhere = partial(misplaced, types_here, data, places)
         raise_all(problems(error, JobSpec, hidden, (), JobFileError, elsewhere))
         raise
     raw = _with_defaults(data, spec.model_dump(mode="json"))

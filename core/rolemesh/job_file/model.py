@@ -39,12 +39,11 @@ class Use(_Strict):
     """The plugin's own options."""
 
 
-Named = Annotated[
-    Use,
-    BeforeValidator(
-        lambda use: {"use": use} if isinstance(use, str) else use, json_schema_input_type=str | Use
-    ),
-]
+def _use(value: Any) -> Any:
+    return {"use": value} if isinstance(value, str) else value
+
+
+Named = Annotated[Use, BeforeValidator(_use, json_schema_input_type=str | Use)]
 """A plugin selected by its bare name, or with options."""
 
 
@@ -57,13 +56,7 @@ class EngineUse(_Strict):
     """The engine's own options."""
 
 
-EngineField = Annotated[
-    EngineUse,
-    BeforeValidator(
-        lambda use: {"use": use} if isinstance(use, str) else use,
-        json_schema_input_type=str | EngineUse,
-    ),
-]
+EngineField = Annotated[EngineUse, BeforeValidator(_use, json_schema_input_type=str | EngineUse)]
 """An engine selected by its bare name, or with options."""
 
 

@@ -23,8 +23,8 @@ from pydantic import BaseModel, SecretStr
 
 from rolemesh.errors import JobFileError, RolemeshError, nearest
 from rolemesh.job_file.environment import literal
+from rolemesh.job_file.misplaced import misplaced
 from rolemesh.job_file.model import JobSpec
-from rolemesh.job_file.moved import moved
 from rolemesh.job_file.places import COMMAND_LINE, Path, Places, dotted, parse_scalar, parse_yaml
 from rolemesh.job_file.problems import annotations_at, known_keys
 
@@ -149,8 +149,7 @@ def _container(
         if isinstance(current, dict) and (part not in current or current[part] is None):
             known = list(current) if path == ("roles",) else known_keys(JobSpec, path)
             if known and part not in known:
-                options = types(data, ("engine", "options"))
-                if error := moved(options, tuple(parts), place, ...):
+                if error := misplaced(types, data, places, (*path, part), place):
                     raise error
                 raise JobFileError(
                     f"there is no {dotted((*path, part))}", where=place, remedy=nearest(part, known)
@@ -158,8 +157,11 @@ def _container(
             current[part] = {}
             places.lines[(*path, part)] = place
         key = _step(current, part, path, place)
-        current = current[key]
         path = (*path, key)
+        keys = known_keys(JobSpec, path)
+        if isinstance(current[key], str) and "use" in keys and parts[position + 1] in keys:
+            current[key] = {"use": current[key]}
+        current = current[key]
         if not isinstance(current, dict | list):
             what = (
                 f"{dotted(path)} is {current!r}, so it has no "

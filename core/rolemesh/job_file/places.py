@@ -193,14 +193,8 @@ class Places:
 
 def _paths(value: Any, path: Path) -> Iterator[Path]:
     yield path
-    items: Any = (
-        value.items()
-        if isinstance(value, Mapping)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
-    for key, item in items:
+    items = dict(enumerate(value)) if isinstance(value, list) else value
+    for key, item in items.items() if isinstance(items, Mapping) else ():
         yield from _paths(item, (*path, key))
 
 
@@ -241,19 +235,16 @@ def parse_scalar(text: str) -> Any:
     return text
 
 
+_PLAIN: Any = {"Dumper": _Dumper, "sort_keys": False, "allow_unicode": True}
+
+
 def flow_yaml(data: Any) -> str:
     """Return plain data as YAML on one line."""
-    text = yaml.dump(
-        data,
-        Dumper=_Dumper,
-        sort_keys=False,
-        allow_unicode=True,
-        default_flow_style=True,
-        width=math.inf,
-    )
+    text: str = yaml.dump(data, **_PLAIN, default_flow_style=True, width=math.inf)
     return text.removesuffix("...\n").strip()
 
 
 def dump_yaml(data: Any) -> str:
     """Return plain data as YAML that `parse_yaml` reads back unchanged."""
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    text: str = yaml.dump(data, **_PLAIN, width=120)
+    return text

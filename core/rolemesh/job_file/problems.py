@@ -18,17 +18,12 @@ if TYPE_CHECKING:
     from rolemesh.job_file.loading import JobFile
 
 
-Elsewhere: TypeAlias = Callable[[Path, str, Any], RolemeshError | None]
-"""Function that takes the path, the place and the value of an unknown key (`...` for a secret
-value), and returns the error to raise, or None."""
+Elsewhere: TypeAlias = Callable[[Path, str], RolemeshError | None]
+"""Function that takes the path and the place of an unknown key, and returns the error to raise, or
+None."""
 _EXPECTED = (
-    {
-        "int": "an integer",
-        "string": "a string",
-        "bool": "true or false",
-        "none": "null",
-        "path": "a path",
-    }
+    {"int": "an integer", "string": "a string", "bool": "true or false", "none": "null"}
+    | {"path": "a path"}
     | dict.fromkeys(("float", "decimal"), "a number")
     | dict.fromkeys(("dict", "model", "mapping", "dataclass"), "a mapping")
     | dict.fromkeys(("list", "tuple", "set"), "a list")
@@ -45,7 +40,7 @@ def problems(
     job: JobFile,
     base: Path,
     kind: type[RolemeshError],
-    elsewhere: Elsewhere = lambda path, where, value: None,
+    elsewhere: Elsewhere = lambda path, where: None,
 ) -> list[RolemeshError]:
     """Return one error of `kind` per place, in the order of the document. `base` is the path of the
     validated value.
@@ -73,8 +68,7 @@ def problems(
             for details in group:
                 error_here = None
                 if details["type"] == "extra_forbidden":
-                    value = ... if job.is_secret(path) else details["input"]
-                    error_here = elsewhere(path, job.where(path), value)
+                    error_here = elsewhere(path, job.where(path))
                 result.append(error_here or _other(details, path, model, job, kind))
     return result
 
@@ -154,12 +148,12 @@ def _branches(annotation: Any) -> Iterable[Any]:
     return [each for option in inside for each in _branches(option)]
 
 
-def _is_model(annotation: Any) -> bool:
+def is_model(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
 def _below(annotation: Any, part: str | int) -> Iterable[Any]:
-    if _is_model(annotation):
+    if is_model(annotation):
         fields = annotation.model_fields.items()
         found = [
             info.annotation
@@ -167,10 +161,15 @@ def _below(annotation: Any, part: str | int) -> Iterable[Any]:
             if part in (name, info.alias, info.validation_alias)
         ]
     else:
-        origin = get_origin(annotation)
-        is_container = isinstance(origin, type) and issubclass(origin, Collection)
-        found = list(get_args(annotation)[-1:]) if is_container else []
+        return items_of(annotation)
     return [branch for each in found for branch in _branches(each)]
+
+
+def items_of(annotation: Any) -> list[Any]:
+    """Return the types of the values in a list or mapping of this type; empty for other types."""
+    origin = get_origin(annotation)
+    is_container = isinstance(origin, type) and issubclass(origin, Collection)
+    return [*_branches(get_args(annotation)[-1])] if is_container else []
 
 
 def annotations_at(model: type[BaseModel], path: Path) -> list[Any]:
@@ -192,7 +191,7 @@ def annotations_at(model: type[BaseModel], path: Path) -> list[Any]:
 
 def has_key(annotations: Sequence[Any], path: Path) -> bool:
     """Return whether one of these types is a model that has a key at `path`."""
-    found = [annotation for annotation in annotations if _is_model(annotation)]
+    found = [annotation for annotation in annotations if is_model(annotation)]
     for part in path:
         found = [inner for annotation in found for inner in _below(annotation, part)]
     return bool(found)
@@ -200,10 +199,10 @@ def has_key(annotations: Sequence[Any], path: Path) -> bool:
 
 def known_keys(model: type[BaseModel], path: Path) -> list[str]:
     """Return the field names that a mapping at `path` may have; empty if it accepts any name."""
-    keys: dict[str, None] = {}
-    for annotation in annotations_at(model, path):
-        if _is_model(annotation):
-            keys |= dict.fromkeys(
-                info.alias or name for name, info in annotation.model_fields.items()
-            )
-    return list(keys)
+    return keys_of(annotations_at(model, path))
+
+
+def keys_of(annotations: Sequence[Any]) -> list[str]:
+    """Return the field names of the models among these types."""
+    fields = [each.model_fields.items() for each in annotations if is_model(each)]
+    return list(dict.fromkeys(info.alias or name for each in fields for name, info in each))

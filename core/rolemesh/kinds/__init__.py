@@ -78,51 +78,22 @@ def _own(name: str, singular: str, base: str, *runs_in: ProcessName, **more: Any
     return Kind(name, singular, f"rolemesh.{base}", runs_in, conformance=kit, **more)
 
 
-_PLACES = {"hooks": ("place", "replace"), "required": ("place",)}
-_RECOVERS = {"hooks": ("diagnose", "recover"), "required": ("recover",)}
-_JUDGES = {"hooks": ("diagnose",), "required": ("diagnose",)}
+_PLACES = {"job_key": "placement", "hooks": ("place", "replace"), "required": ("place",)}
+_RECOVERS = {"job_key": "failover", "hooks": ("diagnose", "recover"), "required": ("recover",)}
+_JUDGES = {"job_key": "diagnosers", "hooks": ("diagnose",), "required": ("diagnose",)}
 _LIVES = (
     *("setup", "restore", "snapshot", "committed", "persisted", "drain", "offload", "onload"),
     "teardown",
 )
-_WATCHES = {"hooks": ("job_started", "event", "steps_finished", "status", "missed", "job_ended")}
+_WATCHES = ("job_started", "event", "steps_finished", "status", "missed", "job_ended")
+_OBSERVES = {"job_key": "observers", "hooks": _WATCHES}
 
 BUILTIN = (
     _own("workloads", "workload", "api.workload:Workload", "rank", hooks=_LIVES),
-    _own(
-        "schedulers",
-        "scheduler",
-        "api.scheduler:Scheduler",
-        "driver",
-        "master",
-        job_key="placement",
-        **_PLACES,
-    ),
-    _own(
-        "failover",
-        "failover level",
-        "api.failover:FailoverLevel",
-        "master",
-        job_key="failover",
-        **_RECOVERS,
-    ),
-    _own(
-        "diagnosers",
-        "diagnoser",
-        "api.diagnoser:Diagnoser",
-        "master",
-        job_key="diagnosers",
-        **_JUDGES,
-    ),
-    _own(
-        "observers",
-        "observer",
-        "api.observer:Observer",
-        "driver",
-        "master",
-        job_key="observers",
-        **_WATCHES,
-    ),
+    _own("schedulers", "scheduler", "api.scheduler:Scheduler", "driver", "master", **_PLACES),
+    _own("failover", "failover level", "api.failover:FailoverLevel", "master", **_RECOVERS),
+    _own("diagnosers", "diagnoser", "api.diagnoser:Diagnoser", "master", **_JUDGES),
+    _own("observers", "observer", "api.observer:Observer", "driver", "master", **_OBSERVES),
     _own("engines", "engine", "job.engine:Engine", "driver"),
     _own("commands", "command", "api.command:Command", "command line"),
 )

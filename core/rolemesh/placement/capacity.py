@@ -40,11 +40,8 @@ class Capacity:
         `forbidden` are devices that must not be used.
         """
         amounts = self._amounts[node]
-        missing = [
-            n
-            for n, need in needs.items()
-            if n != "gpu" and round(amounts.get(n, 0.0) - need, EXACT) < 0
-        ]
+        rest = {n: amounts.get(n, 0.0) - need for n, need in needs.items() if n != "gpu"}
+        missing = [n for n, left in rest.items() if round(left, EXACT) < 0]
         if self._choose(node, needs.get("gpu", 0.0), forbidden) is None:
             missing.append("gpu")
         return tuple(missing)
@@ -64,14 +61,8 @@ class Capacity:
         custom = {
             name: amount for name, amount in needs.items() if name not in ("cpu", "gpu") and amount
         }
-        slot = Slot(
-            slot_id,
-            node,
-            needs.get("cpu", 0.0),
-            gpu,
-            self._choose(node, gpu, forbidden) or (),
-            custom,
-        )
+        devices = self._choose(node, gpu, forbidden) or ()
+        slot = Slot(slot_id, node, needs.get("cpu", 0.0), gpu, devices, custom)
         self._use(slot)
         return slot
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Literal
@@ -12,7 +13,7 @@ from warnings import warn
 
 import msgspec
 
-from rolemesh.api.import_ref import find_module, import_paths
+from rolemesh.api.import_ref import ImportRef, find_module, import_paths, written
 from rolemesh.errors import PluginError, did_you_mean
 from rolemesh.kinds import kind_named, kind_names
 from rolemesh.kinds.installed import entry_points, leftovers, normalized
@@ -96,6 +97,12 @@ def resolve(
             return PluginRecord(kind, reference, "", "", f"{Path(base).resolve() / module}:{name}")
         if find_module(module):
             return PluginRecord(kind, reference, "", "", reference)
+    own: list[str] = []
+    with suppress(ValueError, SyntaxError):
+        own = [] if name or module[-3:] != ".py" else written(ImportRef(module, str(base)))
+    if own:
+        what, remedy = f"{reference!r} names a file only", f"write {' or '.join(own)}"
+        raise PluginError(what, kind="missing", where=where, remedy=remedy)
     return find(kind, reference, records, where)
 
 

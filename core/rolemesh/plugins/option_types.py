@@ -7,16 +7,28 @@ from functools import cache
 from pathlib import Path as FilePath
 from typing import Any
 
+from pydantic import BaseModel, create_model
+
 from rolemesh.errors import RolemeshError
+from rolemesh.job_file.model import Named
 from rolemesh.job_file.overrides import Types, types_of_spec
 from rolemesh.job_file.places import Path
 from rolemesh.job_file.problems import annotations_at
-from rolemesh.kinds import job_keys
+from rolemesh.kinds import job_keys, kinds
 from rolemesh.plugins.admission import Admission
 from rolemesh.plugins.defaults import default_engine
 from rolemesh.plugins.discovery import discover, resolve
 from rolemesh.plugins.drivers import load
 from rolemesh.plugins.fields import plugin_fields
+
+
+@cache
+def _plugins() -> type[BaseModel]:
+    """Return a model with a field for each kind that a job lists under ``plugins``."""
+    listed = (name for name, kind in kinds().items() if kind.key == f"plugins.{name}")
+    fields: Any = dict.fromkeys(listed, (list[Named], []))
+    model: type[BaseModel] = create_model("Plugins", **fields)
+    return model
 
 
 def types_of_plugins(base: FilePath, admit: Admission | None = None) -> Types:
@@ -47,14 +59,18 @@ def types_of_plugins(base: FilePath, admit: Admission | None = None) -> Types:
         try:
             if path[:2] == ("engine", "options"):
                 return of_engine(data, path[2:])
-            named = 1 + (path[0] in ("roles", "plugins"))
+            named = 1 + (path[:1] in (("roles",), ("plugins",)))
             if "options" not in path[named:]:
-                return types_of_spec(data, path)
+                declared = path[:1] == ("plugins",)
+                return (
+                    annotations_at(_plugins(), path[1:]) if declared else types_of_spec(data, path)
+                )
             end = path.index("options", named)
             holders = {"roles": "workloads", "plugins": str(path[1])} | dict(job_keys())
             for part in path[:end]:
                 data = data[int(part) if isinstance(data, list) else part]
-            return annotations_at(options_of(holders[str(path[0])], data["use"]), path[end + 1 :])
+            use = data if isinstance(data, str) else data["use"]
+            return annotations_at(options_of(holders[str(path[0])], use), path[end + 1 :])
         except (RolemeshError, LookupError, TypeError, ValueError, AttributeError):
             return ()  # select says what is wrong with it
 

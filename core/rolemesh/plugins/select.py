@@ -19,7 +19,9 @@ from rolemesh.errors import (
     raise_all,
 )
 from rolemesh.job_file.loading import JobFile
+from rolemesh.job_file.misplaced import misplaced
 from rolemesh.job_file.model import Use
+from rolemesh.job_file.overrides import Types
 from rolemesh.job_file.places import Path
 from rolemesh.job_file.problems import problems
 from rolemesh.kinds import KERNEL, job_keys, kinds
@@ -28,6 +30,7 @@ from rolemesh.plugins.defaults import default_engine, default_plugin
 from rolemesh.plugins.discovery import PluginRecord, discover, resolve
 from rolemesh.plugins.drivers import load
 from rolemesh.plugins.fields import plugin_fields
+from rolemesh.plugins.option_types import types_of_plugins
 
 VERSION = ("kind", "distribution", "version")
 
@@ -131,6 +134,7 @@ class _Chooser:
         self.job = job
         self.records = records
         self.admit = admit
+        self.types = types_of_plugins(job.base, admit)
         self.errors: list[RolemeshError] = []
         self._failed: set[tuple[str, str]] = set()
 
@@ -187,6 +191,7 @@ class _Chooser:
                 return None
             written = chosen
         unlooked = _Chooser(self.job, self.records, None)
+        unlooked.types = self.types
         if chosen is None or self._same("engines", chosen, written):
             options = spec.options
             where = self.job.where(("engine", "use"))
@@ -230,9 +235,9 @@ class _Chooser:
             record = resolve(kind, reference, self.records, self.job.base, where)
             record = self.admit.look(record, where) if self.admit is not None else record
             cls = load(record, where)
-            return Selected(
-                record, cls, validate_options(self.job, cls, options, (*path, "options")), where
-            )
+            path = (*path, "options")
+            values = validate_options(self.job, cls, options, path, self.types)
+            return Selected(record, cls, values, where)
         except PluginError as error:
             self.errors.append(error)
             self._failed.add((kind, reference))
@@ -258,7 +263,7 @@ def checked(
 
 
 def validate_options(
-    job: JobFile, cls: type[Any], options: Mapping[str, Any], path: Path
+    job: JobFile, cls: type[Any], options: Mapping[str, Any], path: Path, types: Types
 ) -> BaseModel:
     """Return `cls.Options` from the mapping at `path`. Paths and import strings in it are relative
     to the job file.
@@ -268,7 +273,8 @@ def validate_options(
     try:
         checked: BaseModel = cls.Options.model_validate(options, context={"base": str(job.base)})
     except ValidationError as error:
-        raise_all(problems(error, cls.Options, job, path, OptionsError))
+        elsewhere = partial(misplaced, types, job.raw, job.places)
+        raise_all(problems(error, cls.Options, job, path, OptionsError, elsewhere))
         raise
     except RolemeshError as error:
         raise OptionsError(error.what, where=job.where(path), remedy=error.remedy) from error
