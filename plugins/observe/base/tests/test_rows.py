@@ -140,7 +140,9 @@ def test_a_row_is_decoded_once_also_if_it_is_added_later_or_its_file_is_another_
     assert (same(), decoded[-1]) == (True, 7)
 
 
-def test_of_too_many_rows_the_newest_of_each_rank_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_rows_of_each_rank_are_there_if_there_are_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two ranks have two files of 50 rows each, and a third one has two rows."""
     monkeypatch.setattr(row_index, "CHUNK_BYTES", 100)
 
