@@ -9,10 +9,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -119,10 +120,9 @@ TOOLS = {
 }
 
 
-@pytest.fixture
-def running(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The script with stand-ins for Ray and rolemesh, when its job runs; in a process group of its own."""
-    for tool, body in TOOLS.items():
+def started(tmp_path: Path, tools: Mapping[str, str], **more: Any) -> subprocess.Popen[bytes]:
+    """The script with stand-ins for Ray and rolemesh, in a process group of its own."""
+    for tool, body in tools.items():
         (tmp_path / tool).write_text(f"#!/bin/bash\n{body}\n")
         (tmp_path / tool).chmod(0o755)
     (tmp_path / "ray.py").write_text("init = lambda *a, **k: None\nnodes = lambda: [{'Alive': True}]\n")
@@ -136,7 +136,13 @@ def running(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
         "SLURM_JOB_NUM_NODES": "1",
     }
     told = made().replace("/shared/runs", str(tmp_path / "runs-dir"))
-    process = subprocess.Popen(["bash", "-c", told], env=environ, start_new_session=True)
+    return subprocess.Popen(["bash", "-c", told], env=environ, start_new_session=True, **more)
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The script when its job runs."""
+    process = started(tmp_path, TOOLS)
     while not (tmp_path / "runs").exists():
         assert process.poll() is None
         time.sleep(0.02)
@@ -173,6 +179,17 @@ def test_a_notice_to_the_script_alone_drains_the_job(running: subprocess.Popen[b
     assert not glob.glob(f"/tmp/ray-{tmp_path.name}.*")
 
 
+def test_a_ray_that_ends_before_all_nodes_have_joined_ends_the_script_with_what_it_said(tmp_path: Path) -> None:
+    ends = """while [ "$1" != --temp-dir ]; do shift; done; echo here >"$2/ray_current_cluster"
+      until [ -e "$TOLD/joins" ]; do sleep 0.05; done; echo no memory; exit 1"""
+    joins = 'touch "$TOLD/joins"; exec sleep 600'
+    script = started(tmp_path, {**TOOLS, "ray": ends, "python3": joins}, stderr=subprocess.PIPE)
+    _, told = script.communicate()
+    assert script.returncode == 1
+    assert told.decode().splitlines() == ["error: Ray's head has ended", "no memory"]
+    assert not glob.glob(f"/tmp/ray-{tmp_path.name}.*")
+
+
 def test_nodes_of_several_sizes_are_refused() -> None:
     with pytest.raises(PlacementError, match="nodes of one size"):
         made(asked=Asked("1x(cpu=2),1x(cpu=4)"))
@@ -190,7 +207,8 @@ def test_a_script_hands_on_every_text_as_it_is(text: str) -> None:
     before, _, rest = lines.partition("set -euo pipefail\n")
     assert all(line.startswith("#") for line in before.splitlines())
     assert "#SBATCH --exclusive" not in before.splitlines()
-    environment, command = rest.partition("# Others on")[0], rest.partition("\nEND\n\n")[2].partition(" &\njob=$!")[0]
+    environment, _, rest = rest.partition("# From inside")
+    command = "#" + rest.partition("\n# A run of")[2].partition(" &\njob=$!")[0]
     run = f'address=here; rolemesh() {{ printf \'%s\\0\' "$@" "$A" "$ROLEMESH_RUNS"; }}\n{environment}\n{command}'
     done = subprocess.run(["bash", "-c", run], capture_output=True, check=True, env={**os.environ, "SLURM_JOB_ID": "7"})
     resumed = ["--resume", text] if text else []

@@ -11,13 +11,13 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
 import pytest
+from tests.waiting import until
 
 EXAMPLE = Path(__file__).resolve().parents[4] / "examples/hello"
 NODES = ("n1", "n2")
@@ -70,6 +70,14 @@ SwitchType=switch/none
 ReturnToService=2
 SlurmdParameters=config_overrides
 """
+FOREIGN = {
+    "SLURM_CPU_BIND": "quiet,mask_cpu:0x0000000000000F00",
+    "SLURM_CPU_BIND_LIST": "0x0000000000000F00",
+    "SLURM_CPU_BIND_TYPE": "mask_cpu:",
+    "SLURM_MEM_PER_CPU": "100000",
+    "SLURM_MEM_PER_GPU": "100000",
+    "SLURM_TRES_PER_TASK": "cpu=64",
+}
 NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 State=UNKNOWN\n"
 PARTITION = "PartitionName=main Nodes={nodes} Default=YES State=UP\n"
 
@@ -91,15 +99,13 @@ def free_ports(number: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-def wait_for(command: list[str], pattern: str, seconds: float = 180.0) -> str:
+def wait_for(command: list[str], pattern: str) -> str:
     """Wait until the command's output matches `pattern`; return the match."""
-    end = time.monotonic() + seconds
-    while True:
-        told = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-        if match := re.search(pattern, told):
-            return match[0]
-        assert time.monotonic() < end, told
-        time.sleep(0.2)
+
+    def match() -> re.Match[str] | None:
+        return re.search(pattern, subprocess.run(command, capture_output=True, text=True, check=False).stdout)
+
+    return str(until(match, f"{pattern[:80]} in what {' '.join(command)} says", every_s=0.2)[0])
 
 
 def log(folder: Path, task: int = 4294967294) -> str:
@@ -212,15 +218,15 @@ def requeue(job: str) -> None:
     subprocess.run(["scontrol", "update", f"jobid={job}", "starttime=now"], check=True)
 
 
-def nothing_is_left(slurm: Slurm, job: str, seconds: float = 180.0) -> None:
+def nothing_is_left(slurm: Slurm, job: str) -> None:
     """Wait until the job has neither a process nor a folder of Ray on any node."""
-    end, variable = time.monotonic() + seconds, f"SLURM_JOB_ID={job}\0".encode()
-    while left := [
-        *(found for tmp in slurm.tmps for found in glob.glob(f"{tmp}/ray-{job}.*")),
-        *(found for found in psutil.process_iter(["cmdline"]) if variable in environ(found.pid)),
-    ]:
-        assert time.monotonic() < end, left
-        time.sleep(0.2)
+    variable = f"SLURM_JOB_ID={job}\0".encode()
+
+    def left() -> bool:
+        folders = (found for tmp in slurm.tmps for found in glob.glob(f"{tmp}/ray-{job}.*"))
+        return any(folders) or any(variable in environ(pid) for pid in psutil.pids())
+
+    until(lambda: not left(), f"an end of job {job}", every_s=0.2)
 
 
 def environ(pid: int) -> bytes:
@@ -232,7 +238,12 @@ def environ(pid: int) -> bytes:
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_sbatch_runs_a_job_to_its_end_on_a_ray_of_its_own(slurm: Slurm, tmp_path: Path, nodes: int) -> None:
+def test_sbatch_runs_a_job_to_its_end_on_a_ray_of_its_own(
+    slurm: Slurm, tmp_path: Path, nodes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one is submitted from inside another job, whose variables srun would take for this one's."""
+    for name, value in (FOREIGN if nodes == 2 else {}).items():
+        monkeypatch.setenv(name, value)
     job = submitted(tmp_path, "--nodes", str(nodes), "--cpus-per-node", "2" if nodes == 1 else "1")
     state, out = ended(job), log(tmp_path)
     assert state == "COMPLETED", out

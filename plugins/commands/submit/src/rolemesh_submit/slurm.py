@@ -20,6 +20,8 @@ TEMPLATE = r"""#!/usr/bin/env bash
 {head}{setup}set -euo pipefail
 
 {environment}
+# From inside another job, sbatch passes on that job's variables, which srun would take for this one's.
+unset "${{!SLURM_CPU_BIND@}}" "${{!SLURM_MEM_BIND@}}" SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_TRES_PER_TASK
 # Others on these nodes cannot join this Ray, nor give it work.
 RAY_AUTH_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
 export RAY_AUTH_TOKEN RAY_AUTH_MODE=token RAY_worker_niceness=0 SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
@@ -83,11 +85,11 @@ address=$(<"$folder/ray_current_cluster")
 others=$((SLURM_JOB_NUM_NODES - 1))
 if [ "$others" -gt 0 ]; then
   srun --nodes "$others" --ntasks "$others" --exclude "$SLURMD_NODENAME" --no-kill --wait 0 --kill-on-bad-exit=0 \
-    bash -c 'trap "kill -KILL \$!" TERM; ray start "$@" --block >/dev/null & wait
+    --cpu-bind=none bash -c 'trap "kill -KILL \$!" TERM; ray start "$@" --block >/dev/null & wait
       [ -e "$0/head.log" ] || until rm -rf "$0"; do sleep 1; done' "$folder" --address "$address" "${{node[@]}}" &
   step=$!
 fi
-python3 - "$address" "$SLURM_JOB_NUM_NODES" <<'END'
+python3 - "$address" "$SLURM_JOB_NUM_NODES" <<'END' &
 import sys, time, ray
 
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level="error")
@@ -97,6 +99,12 @@ while (there := sum(node["Alive"] for node in ray.nodes())) < wanted and time.mo
 if there < wanted:
     print(f"{{there}} of {{wanted}} nodes have joined Ray within {join_s} s; going on with them", file=sys.stderr)
 END
+join=$!
+children+=("$join")
+code=0
+wait -n "$head" "$join" || code=$?
+kill -0 "$head" 2>/dev/null || {{ echo "error: Ray's head has ended" >&2; cat "$folder/head.log" >&2; exit 1; }}
+[ "$code" -eq 0 ] || exit "$code"
 
 # A run of this Slurm job's own, which a requeue continues.
 name={name}-$SLURM_JOB_ID
