@@ -134,6 +134,32 @@ def test_a_worker_goes_on_if_no_code_of_a_text_has_run() -> None:
     judges.close()
 
 
+class Open(dict[str, Any]):
+    """A namespace in which every name means something."""
+
+    def __missing__(self, name: str) -> str:
+        return name
+
+
+def test_a_text_that_ends_at_an_unknown_name_spends_no_worker() -> None:
+    def evaluated(text: str, *spaces: Any) -> list[Any]:
+        try:
+            return [os.getpid(), repr(eval(text, *spaces))]
+        except NameError as error:
+            return [os.getpid(), str(error)]
+
+    judges = Judges(evaluated)
+    found = judges.judge([("answer",), ("the_answer(5)",), ("[1, some + other]",), ("it.has.a",), ("x[os]",)])
+    names = ("answer", "the_answer", "some", "it", "x")
+    assert [said for _, said in found] == [f"name '{name}' is not defined" for name in names]
+    assert len({process for process, _ in found}) == 1
+    known = [("text",), ("Judges",), ("print",), ("[n for n in text]",), ("(n := 1)",), ("lambda: other",)]
+    known += [("x", {"x": 1}), ("x", {}, {"x": 1}), ("x", {}, Open())]
+    found = judges.judge([("other",), *known])
+    assert len({process for process, _ in found}) == len(found) - 1
+    judges.close()
+
+
 def test_a_judge_that_keeps_much_of_one_text_leaves_the_next_its_memory() -> None:
     kept: list[Any] = []
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from rolemesh_processes.judging_code import NO_NAMES, only_computes
+from rolemesh_processes.judging_code import NO_NAMES, first_other_name, only_computes
 
 NAMES = re.compile("[a-z]|sin|Symbol")
 
@@ -64,3 +64,23 @@ def test_a_number_of_many_constants_is_no_other_instruction() -> None:
     text = f"[{', '.join(f'[{n}]' for n in range(1000))}]"
     assert only_computes(compile(text, "", "eval"), NO_NAMES)
     assert not only_computes(compile(text.replace("[7]", "[x]"), "", "eval"), NO_NAMES)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("unknown", "unknown"),
+        ("x + unknown(sin)", "unknown"),
+        ("unknown.x", "unknown"),
+        ("unknown[other]", "unknown"),
+        ("sin(unknown if x else y)", None),
+        ("sin.x + unknown", None),
+        ("lambda: unknown", None),
+        ("(x := unknown)", "unknown"),
+        ("(x := 1) + unknown", None),
+        ("x[0] + unknown", None),
+        (f"[{', '.join(f'[{n}.5]' for n in range(300))}, unknown]", "unknown"),
+    ],
+)
+def test_the_first_other_name_is_one_before_which_code_only_computes(text: str, name: str | None) -> None:
+    assert first_other_name(compile(text, "", "eval"), NAMES) == name

@@ -167,6 +167,7 @@ def workers(task: str, text: str) -> set[Any]:
         ("string_insertion", "['A', 'B', 'C', 'D', 'E']"),
         ("spiral_matrix", "[[1, 2], [3, 4]]"),
         ("number_sorting", "['-1.5', '20']"),
+        ("spiral_matrix", "unknown"),
         ("countdown", "(7 + .5e1) * 3"),
     ],
 )

@@ -71,8 +71,8 @@ class Judges:
         """Return what `judge` returns for the arguments in each row, or `Failed`.
 
         A worker whose judgement has run code that is not of a module judges no other row, because it may have been
-        changed: one that called `eval`, for example. Code that only computes is no such code; see `judging_code`. Nor
-        does a sealed worker that has used half of its memory.
+        changed: one that called `eval`, for example. Code that only computes, or ends at a name that nothing has, is
+        no such code; see `judging_code`. Nor does a sealed worker that has used half of its memory.
 
         `clean`: a judgement that has run such code is `Failed`, because one text of its row may have judged the others.
         """

@@ -7,7 +7,7 @@ import re
 from types import CodeType
 from typing import Final
 
-__all__ = ["NO_NAMES", "only_computes"]
+__all__ = ["NO_NAMES", "first_other_name", "only_computes"]
 
 NO_NAMES: Final = re.compile(r"(?!)")
 """No name is safe."""
@@ -26,8 +26,9 @@ _COMPUTES: Final = frozenset(
 )
 """Instructions that make values out of others. None reads an attribute or an item, binds a name, jumps, imports, or
 makes a function."""
-_BINARY, _PURE = dis.opmap["BINARY_OP"], 13
-"""The instruction of binary operators, and the number of those that change no operand and read no item."""
+_NAME, _BINARY, _PURE = dis.opmap["LOAD_NAME"], dis.opmap["BINARY_OP"], 13
+"""The instructions that read a name and apply a binary operator; how many operators change no operand and read no
+item."""
 
 
 def only_computes(code: CodeType, names: re.Pattern[str]) -> bool:
@@ -41,3 +42,14 @@ def only_computes(code: CodeType, names: re.Pattern[str]) -> bool:
         number in _COMPUTES or (number == _BINARY and which < _PURE)
         for number, which in zip(operations, arguments, strict=True)
     )
+
+
+def first_other_name(code: CodeType, names: re.Pattern[str]) -> str | None:
+    """Return the first name in `code` that `names` does not match, if the code only computes until it reads that name;
+    else None. If nothing has this name, the code ends there."""
+    for each in dis.get_instructions(code):
+        if each.opcode == _NAME and not names.fullmatch(each.argval):
+            return str(each.argval)
+        if each.opcode not in _COMPUTES and not (each.opcode == _BINARY and (each.arg or 0) < _PURE):
+            return None
+    return None

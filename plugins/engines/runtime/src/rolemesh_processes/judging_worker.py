@@ -14,7 +14,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from types import CodeType
+from functools import partial
+from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -22,7 +23,7 @@ import msgspec
 from rolemesh_processes.beginning import die_with_parent
 from rolemesh_processes.confinement import keep_files, limit_memory, seal
 from rolemesh_processes.forking import Frames, alone, moved, send
-from rolemesh_processes.judging_code import NO_NAMES, only_computes
+from rolemesh_processes.judging_code import NO_NAMES, first_other_name, only_computes
 
 __all__ = [
     "DONE",
@@ -211,12 +212,23 @@ class _Watch:
         if _LEARNS:
             _OWN_CODE.update(about if event == "exec" else ())
         elif self.armed and not (event == "exec" and self._safe(about[0])) and not _importing():
-            self.spend()
+            name = first_other_name(about[0], self._names) if event == "exec" else None
+            if name is None:
+                self.spend()
+            else:
+                sys.setprofile(partial(self._begins, about[0], name))
 
     def spend(self) -> None:
         """Say that the worker judges no other row: before code runs, so that nothing it does can take this back."""
         self.armed = False
         os.write(self.number, RAN_CODE + bytes(4))
+
+    def _begins(self, code: CodeType, name: str, frame: FrameType, *_: object) -> None:
+        """Look whether `code`, which begins now, will find what it first reads: if not, it ends with a `NameError`."""
+        sys.setprofile(None)
+        spaces = (frame.f_locals, frame.f_globals, frame.f_builtins)
+        if frame.f_code is not code or any(type(space) is not dict or name in space for space in spaces):
+            self.spend()
 
     def _safe(self, code: CodeType) -> bool:
         return code in _OWN_CODE or only_computes(code, self._names)
