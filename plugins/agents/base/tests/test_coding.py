@@ -112,3 +112,9 @@ def test_a_line_that_is_no_task_is_named(tmp_path: Path) -> None:
     with pytest.raises(OptionsError, match=r"tasks.jsonl:2 is no task") as caught:
         CodingEnvironment(CodingOptions(tasks=str(tmp_path / "tasks.jsonl")))
     assert "a task has prompt, test, files, hidden, image" in str(caught.value)
+
+
+def test_the_file_of_tasks_is_beside_the_job_file_wherever_the_command_starts(tmp_path: Path) -> None:
+    (tmp_path / "tasks.jsonl").write_text(json.dumps({"prompt": "a", "test": "true"}))
+    options = CodingOptions.model_validate({"tasks": "tasks.jsonl"}, context={"base": tmp_path})
+    assert CodingEnvironment(options).size("train") == 1

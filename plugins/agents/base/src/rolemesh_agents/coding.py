@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from rolemesh.errors import OptionsError
 from rolemesh_agents.environment import Environment, Reward, Start, Task
@@ -50,6 +50,11 @@ class CodingOptions(BaseModel, extra="forbid"):
         "`test`, and may have `files`, `hidden` and `image`; null: three small tasks",
     )
     held_out: str | None = Field(None, description="such a file with the held-out tasks; by default there are none")
+
+    @field_validator("tasks", "held_out")
+    @classmethod
+    def _in_the_jobs_folder(cls, path: str | None, info: ValidationInfo) -> str | None:
+        return path if path is None else str(Path((info.context or {}).get("base", "."), path).absolute())
 
 
 class CodingEnvironment(Environment):
