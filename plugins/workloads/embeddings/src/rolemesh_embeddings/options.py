@@ -41,7 +41,7 @@ class EmbeddingsOptions(BaseModel, extra="forbid"):
         description="where files with rows are, relative to the run's folder, shared by all nodes",
     )
     file_mb: float = Field(
-        16.0, gt=0, description="changed rows, in 10^6 bytes, from which a file is written; more for large tables"
+        4.0, gt=0, description="changed rows, in 10^6 bytes, from which a file is written; more for large tables"
     )
     export: str = Field(
         "export", min_length=1, description="where exports go, relative to the run's folder, shared by all nodes"

@@ -38,7 +38,7 @@ AGAIN = 64
 """Number of updates after a file that could not be written until the next attempt."""
 SLOW_S = 5.0
 """Seconds of waiting for the disk after which the rank says so."""
-REWRITTEN = 16
+REWRITTEN = 32
 """A file also contains all rows of 1 / `REWRITTEN` of the buckets. So the rows in the files of a state are at most
 1 + `REWRITTEN` / `CHANGED` times the rows of the tables."""
 
