@@ -11,13 +11,15 @@ import statistics
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from benchmarks.jobs.embedded import different
 from benchmarks.report import Report, ratios
 from benchmarks.running import JOBS, run_job
+
+T = TypeVar("T")
 
 ROWS, MOST, DIM, LR = 20_000, 1_000_000, 32, 0.1
 LADDER = ("failover=[{use: process}, {use: job}]",)
@@ -60,8 +62,8 @@ def measure(quick: bool) -> Report:
 def ours(steps: int, lag: int = 1, more: Sequence[str] = ()) -> list[float]:
     """Seconds of a step: the mean without the first quarter, since lines of metrics come several at a time."""
     with run_job(JOBS / "embeddings.yaml", f"steps={10 * steps}", f"params.lag={lag}", *more) as run_dir:
-        at = _late([json.loads(line)["time"] for line in (run_dir / "metrics.jsonl").read_text().splitlines()])
-    return [(at[-1] - at[0]) / (len(at) - 1)]
+        lines = _late([json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()])
+    return [(lines[-1]["time"] - lines[0]["time"]) / (lines[-1]["step"] - lines[0]["step"])]
 
 
 def alone(steps: int) -> list[float]:
@@ -197,5 +199,5 @@ def _rpc(rank: int, port: int, steps: int, answers: Any) -> None:
     rpc.shutdown()
 
 
-def _late(samples: list[float]) -> list[float]:
+def _late(samples: list[T]) -> list[T]:
     return samples[len(samples) // 4 :]
