@@ -452,3 +452,28 @@ def test_a_column_that_is_there_twice_is_named_and_others_can_be_read(tmp_path: 
     parquet.write_table(pa.Table.from_arrays(arrays, names=["a", "a", "b"]), tmp_path / "a.parquet")
     assert "several columns 'a'" in fails(tmp_path, "a.parquet").what
     assert read(tmp_path, "a.parquet", columns=["b"]) == [{"b": 5}, {"b": 6}]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([0, 2**62], pa.timestamp("us")),
+        pa.array([0, 10**7], pa.date32()),
+        pa.array([0, 2**50], pa.duration("s")),
+        pa.array([0, 1], pa.timestamp("us", "Mars/Phobos")),
+        pa.array([b"a", b"\xff"]).view(pa.string()),
+    ],
+    ids=lambda column: str(column.type),
+)
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_a_value_that_python_has_not_is_an_error_with_its_column(tmp_path: Path, name: str, column: pa.Array) -> None:
+    table = pa.table({"n": pa.array([1, 2]), "c": column})
+    if name == "a.parquet":
+        parquet.write_table(table, tmp_path / name)
+    else:
+        with ipc.new_file(tmp_path / name, table.schema) as writer:
+            writer.write_table(table)
+    error = fails(tmp_path, name)
+    assert "a value of column 'c' is none of Python" in error.what
+    assert "columns" in error.remedy
+    assert read(tmp_path, name, columns=["n"]) == [{"n": 1}, {"n": 2}]

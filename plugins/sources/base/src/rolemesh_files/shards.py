@@ -36,6 +36,8 @@ READ_BYTES = 64 << 20
 """Bytes of samples of a tar file after which a read returns."""
 SAMPLE_BYTES = 1 << 30
 """Maximum bytes of a member of a tar file."""
+BEYOND = (OverflowError, UnicodeDecodeError, KeyError)
+"""Errors for values that Python has not: times after the year 9999, texts that are none, time zones without a name."""
 BLOCK = 512
 END = b"\xff\xff\xff\xff\0\0\0\0"
 """The end of a stream in Arrow's format."""
@@ -106,9 +108,20 @@ class _Columns(_Shard):
             schema = importlib.import_module("pyarrow").schema(map(_in_python, batch.schema))
             batch = batch if schema == batch.schema else batch.cast(schema, safe=False)
             for first in range(skipped, batch.num_rows, 64):
-                for row in batch.slice(first, 64).to_pylist():
+                for row in self._rows(batch.slice(first, 64)):
                     yield row, byte
             skipped = max(skipped - batch.num_rows, 0)
+
+    def _rows(self, batch: Any) -> list[Mapping[str, Any]]:
+        try:
+            return list(batch.to_pylist())
+        except BEYOND as error:
+            if batch.num_columns == 1:
+                what = f"a value of column {batch.schema.names[0]!r} is none of Python: {error}"
+                raise self.error(what, "write the shard without it, or name other columns in columns") from error
+            for name in batch.schema.names:
+                self._rows(batch.select([name]))
+            raise
 
 
 def _in_python(field: Any) -> Any:
