@@ -245,7 +245,7 @@ def test_a_worker_finds_what_torchrun_would_have_told_it(folder: Path, nodes: in
         assert {name: found[name] for name in names - DIFFERENT} == {name: wanted[name] for name in names - DIFFERENT}
 
 
-@pytest.mark.soak
+@pytest.mark.more
 def test_a_worker_finds_the_variables_that_the_person_has_set(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = {**plain(), "OMP_NUM_THREADS": "3", "TMPDIR": str(folder), "TOKENIZERS_PARALLELISM": "true"}
     (folder / "scripts").mkdir()
@@ -261,7 +261,7 @@ def test_a_worker_finds_the_variables_that_the_person_has_set(folder: Path, monk
     assert found[0] == found[1]
 
 
-@pytest.mark.soak
+@pytest.mark.more
 def test_a_worker_sees_the_devices_of_its_node_as_under_torchrun(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = {**plain(), "CUDA_VISIBLE_DEVICES": "7,3"}
     monkeypatch.setattr(sys.modules[__name__], "plain", lambda: given)
@@ -295,7 +295,7 @@ def test_a_killed_worker_is_back_and_the_script_ends_as_under_torchrun(folder: P
 
 @pytest.mark.parametrize(
     ("how", "why"),
-    [pytest.param("raise", "ValueError: no such column", marks=pytest.mark.soak), ("exit", "exit code 7")],
+    [pytest.param("raise", "ValueError: no such column", marks=pytest.mark.more), ("exit", "exit code 7")],
 )
 def test_a_script_that_fails_fails_the_command(folder: Path, how: str, why: str) -> None:
     done = run(folder, "rolemesh", "launch", "--nproc-per-node", "2", "--max-restarts", "1", "ends.py", how)
@@ -309,7 +309,7 @@ def test_a_script_that_fails_fails_the_command(folder: Path, how: str, why: str)
         assert (folder / "lives").read_text() == "xx"
 
 
-@pytest.mark.soak
+@pytest.mark.more
 def test_a_worker_that_ends_past_python_with_exit_code_0_is_done_as_under_torchrun(folder: Path) -> None:
     def lived(*command: str) -> tuple[int, list[str], list[str]]:
         done = run(folder, *command, "--nproc-per-node", "2", "--max-restarts", "1", "ends.py", "past")
@@ -355,7 +355,7 @@ def test_a_sigterm_reaches_the_scripts_own_handler(folder: Path) -> None:
     assert {line.partition(":")[2] for line in out.splitlines()} >= {"rank 0 has saved", "rank 1 has saved"}
 
 
-@pytest.mark.soak
+@pytest.mark.more
 def test_a_worker_ends_as_an_interpreter_does(folder: Path) -> None:
     for command in (("torchrun",), ("rolemesh", "launch", "--max-restarts", "0")):
         (folder / command[0]).mkdir()
@@ -392,13 +392,19 @@ def test_a_script_that_is_not_there_starts_nothing(folder: Path) -> None:
     assert not (folder / "runs").exists()
 
 
-@pytest.mark.soak
-def test_modules_and_executables(folder: Path) -> None:
+def test_a_module_has_the_arguments_that_python_gives_it(folder: Path) -> None:
     (folder / "package").mkdir()
-    (folder / "package" / "told.py").write_text("import sys; print('module', __name__, sys.argv[1:])")
-    done = run(folder, "rolemesh", "launch", "-m", "package.told", "x", "-y")
+    (folder / "package/told.py").write_text(
+        "import sys; print(__name__, __package__, sys.argv, sys.orig_argv, sys.path[0])"
+    )
+    given = ("-m", "package.told", "x", "-y")
+    plainly = run(folder, sys.executable, "-u", *given)
+    done = run(folder, "rolemesh", "launch", *given)
     assert done.returncode == 0, done.stderr
-    assert "module __main__ ['x', '-y']" in done.stdout
+    assert plainly.stdout.strip() in done.stdout.splitlines()
+
+
+def test_an_executable_runs_as_a_worker(folder: Path) -> None:
     done = run(folder, "rolemesh", "launch", "--no-python", "sh", "-c", "echo rank $RANK of $WORLD_SIZE")
     assert done.returncode == 0, done.stderr
     assert "rank 0 of 1" in done.stdout

@@ -70,9 +70,9 @@ try:
         optimizer.step()
         optimizer.zero_grad()
         if step == 5 and phase == "checkpoint":
-            put("ready")
             put("checkpoint", "first half, ")
-            time.sleep(2)
+            put("ready")
+            time.sleep(2 if handler == "flag" else 600)  # any signal but this one ends the sleep
             put("checkpoint", "second half")
         if step == 5 and phase in ("long", "end"):
             if phase == "end":

@@ -207,8 +207,8 @@ class Program:
 
     def _begin(self, *command: str) -> ModuleType:
         """Set `sys.argv`, `sys.orig_argv` and ``__main__`` as ``python -u COMMAND ARGUMENTS`` has them."""
-        sys.argv = [*command, *self._arguments]
-        sys.orig_argv = [sys.executable, "-u", *sys.argv]
+        sys.argv = [command[0], *self._arguments]
+        sys.orig_argv = [sys.executable, "-u", *command, *self._arguments]
         sys.modules["__main__"] = main = ModuleType("__main__")
         main.__dict__.update(__builtins__=builtins, __annotations__={})
         return main
