@@ -52,6 +52,8 @@ MEMBERS = frozenset((KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION
 """Answers to a commit for a group that others are members of."""
 BROKEN_OFF = ("Broker transport failure", "Timed out")
 """Parts of librdkafka's text for an authentication in which the broker went away."""
+CLOSED = ("Broken pipe", "Connection reset", "Disconnected")
+"""Parts of its texts for a connection that the broker closes."""
 ABSENT = frozenset((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION))
 OUT_OF_RANGE = frozenset((KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION))
 
@@ -156,7 +158,7 @@ class TopicsClient(BrokerClient):
     def _failed(self, error: KafkaError) -> Exception:
         """Return the error as `BrokerAway` or `SourceError`, without a password in the message."""
         code = error.code()
-        if code == KafkaError._ALL_BROKERS_DOWN:
+        if not self._met and (code == KafkaError._ALL_BROKERS_DOWN or any(part in error.str() for part in CLOSED)):
             return BrokerAway(f"{error.str()}: connections are closed at once, as with a wrong security.protocol")
         if "certificate verify failed" in error.str():
             what = f"the broker's certificate is not accepted: {self._why(error.str())}"
