@@ -19,7 +19,7 @@ import msgspec
 import ray
 from ray._common.utils import get_default_ray_temp_dir
 from ray._private import services
-from ray._raylet import GcsClient
+from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
 from rolemesh.api.cluster import ClusterView
 from rolemesh.errors import BackendError, NameInUseError
