@@ -116,13 +116,23 @@ def test_a_snapshot_restores_what_was_removed_too(sandbox: ContainerSandbox, tmp
 
 def test_a_task_may_have_an_image_of_its_own(tmp_path: Path, root: Path) -> None:
     (tmp_path / "folder").mkdir()
-    made = ContainerSandbox(ContainerOptions(image="/nowhere", folder="/repo"))
+    made = ContainerSandbox(ContainerOptions(image=str(root.with_name("other")), folder="/repo"))
     made.use_image(str(root))
     made.open(tmp_path / "folder", Limits())
     try:
         assert made.run("cat code.py").output == "print('of the image')\n"
     finally:
         made.close()
+
+
+@pytest.mark.parametrize("option", ["debian:12", "/srv/images/base"])
+def test_a_task_cannot_choose_what_commands_see_of_the_machine(tmp_path: Path, root: Path, option: str) -> None:
+    made = ContainerSandbox(ContainerOptions(image=option))
+    for place in ("/usr", str(root), f"{root}/../../usr"):
+        made.use_image(place)
+        with pytest.raises(AgentError, match="is a folder of this machine") as caught:
+            made.open(tmp_path, Limits())
+        assert caught.value.where == place
 
 
 def test_a_folder_that_is_too_large_is_refused_with_the_limit(tmp_path: Path, root: Path) -> None:

@@ -52,6 +52,7 @@ class ContainerSandbox(GuardedSandbox):
 
     def open(self, folder: Path, limits: Limits) -> None:
         """See `Sandbox`. The folder begins with what the image has at its place."""
+        self._check_place()
         self._image = find_image(self._name or self.options.image, self.options.engine, _cache())
         content, limit = inside_of(self._image.root, self.inside), int(limits.disk_mb * 1e6)
         if content is not None and (size := folder_size(str(content), limit)) > limit:
@@ -64,6 +65,13 @@ class ContainerSandbox(GuardedSandbox):
         except OSError as error:  # of a whole tree, `args` has them all
             told = error.args[0][0][-1] if isinstance(error, shutil.Error) else error.strerror
             raise AgentError(f"{self.inside} of the image cannot be copied: {told}", where=str(folder)) from error
+
+    def _check_place(self) -> None:
+        """A task comes from a data set, which shall not choose what commands see of this machine."""
+        parents = [os.path.dirname(os.path.realpath(each)) for each in (self._name, self.options.image)]
+        if os.path.isabs(self._name) and (not os.path.isabs(self.options.image) or parents[0] != parents[1]):
+            what, remedy = "the image of a task is a folder of this machine", "put it beside that of the option image"
+            raise AgentError(what, where=self._name, remedy=remedy)
 
     @property
     def inside(self) -> str:
