@@ -411,3 +411,34 @@ def test_grpo_runs_on_ray_with_the_rollout_one_step_ahead(example: Any, smollm2:
     assert metrics[-1]["staleness"]["trainer.weights → rollout.load_weights"] == 1.0
     events = [json.loads(line)["kind"] for line in (job.run_dir / "events.jsonl").read_text().splitlines()]
     assert events[-1] == "job_ended"
+
+
+CODING = (
+    "plugins.environments=[{use: coding, options: {tasks: tasks.jsonl}}]",
+    "plugins.sandboxes=[{use: guarded}]",
+    "roles.environment.options.sandbox=guarded",
+    "roles.tasks.options.groups=2",
+    "roles.agent.options.samples=2",
+    "roles.rollout.resources.cpu=1",
+    "roles.trainer.resources.cpu=1",
+    "roles.trainer.options.if_nothing_learned=done",
+    "steps=2",
+)
+TASKS = (
+    {"prompt": "Write hello into hello.txt.", "test": "grep -q hello hello.txt"},
+    {"prompt": "Leave ok.txt as it is.", "test": "grep -q fine ok.txt", "files": {"ok.txt": "fine"}},
+)
+
+
+@pytest.mark.soak
+def test_a_job_with_coding_tasks_has_the_rewards_of_their_tests(tmp_path: Path, smollm2: Path) -> None:
+    """The model is too small to call a tool, so that the second task is solved and the first one is not."""
+    job = Job(tmp_path, "coding", ("--backend", "local"))
+    assert job.cli("new", "agent", "coding", "--model", str(smollm2)).returncode == 0
+    (tmp_path / "coding/tasks.jsonl").write_text("".join(f"{json.dumps(task)}\n" for task in TASKS))
+    done = job.cli("run", "coding/job.yaml", *CODING, *job.backend)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [(line["reward"], line["success"]) for line in job.metrics()] == [(0.5, 0.5)] * 2
+    rows = [json.loads(line) for file in job.run_dir.glob("record/rows/*/*.jsonl") for line in file.open()]
+    assert sorted(row["columns"]["reward"] for row in rows) == [0.0] * 4 + [1.0] * 4
+    until(lambda: not leftovers(job.ids()), "nothing is left of the job and its sandboxes")
