@@ -263,5 +263,6 @@ def test_podman_fetches_an_image_once_and_its_settings_count(
     assert (unpacked.is_dir(), lock.suffix) == (True, ".lock")
     left = subprocess.run([*podman, "ps", "--all", "--quiet"], capture_output=True, text=True, check=True).stdout
     assert left == ""
-    with pytest.raises(AgentError, match="failed"):
-        opened(tmp_path / "folder", "localhost/there-is-none", engine=str(engine))
+    for number, none in enumerate(("localhost/there-is-none", "--help")):
+        with pytest.raises(AgentError, match="failed"):
+            opened(tmp_path / f"none-{number}", none, engine=str(engine))

@@ -49,7 +49,7 @@ def find_image(name: str, engine: str, cache: Path) -> Image:
     program = _engine(engine)
     about = _inspect(program, name)
     if about is None:
-        _ask(program, "pull", "--quiet", name)
+        _ask(program, "pull", "--quiet", "--", name)
         about = _inspect(program, name)
     if about is None:
         raise AgentError(f"{program} does not find the image {name}", remedy=f"{program} pull {name}")
@@ -91,7 +91,7 @@ def _engine(wanted: str) -> str:
 
 
 def _inspect(program: str, name: str) -> dict[str, Any] | None:
-    done = subprocess.run([program, "image", "inspect", name], capture_output=True, text=True, check=False)
+    done = subprocess.run([program, "image", "inspect", "--", name], capture_output=True, text=True, check=False)
     found: list[dict[str, Any]] = json.loads(done.stdout) if done.returncode == 0 else []
     return found[0] if found else None
 
@@ -124,7 +124,7 @@ def _unpack(program: str, name: str, root: Path, lock: int) -> None:
     container = f"rolemesh-unpack-{hashlib.sha256(str(part).encode()).hexdigest()[:16]}"
     _forget(program, container, part)
     try:
-        _ask(program, "create", "--name", container, name, "/bin/true")
+        _ask(program, "create", "--name", container, "--", name, "/bin/true")
         part.mkdir(mode=0o700)
         with subprocess.Popen([program, "export", container], stdout=subprocess.PIPE) as export:
             tar = ["tar", "--extract", "--no-same-owner", "--exclude=dev/*", f"--directory={part}"]
