@@ -151,6 +151,7 @@ def test_a_failure_that_hit_just_before_the_job_was_interrupted_counts(
     (tmp_path / "events.jsonl").write_text("\n".join(lines) + '\n{"kind": "fai')
     injector.start()
     assert injector.stop() == [Fault("kill", target)]
+    assert account(injector.injected, 1, {}).startswith(f"rehearsal: 1 failure injected: kill {target}")
     said = account(injector.injected, 3, {"status": "interrupted"})
     assert (
         said == f"rehearsal: 1 of 3 failures injected: kill {target}; the job has ended before the others: interrupted"

@@ -156,7 +156,12 @@ def test_a_recovery_has_its_failures_and_its_times() -> None:
     )
     assert (story.began, story.ready_s, story.regained_s) == (8, 5, 6)
     assert (story.failures, story.level, story.restarted) == ((failure,), "process", ("sink/0",))
-    assert story.resume == (("sink/0", 9),), "the step after the last finished one"
+    assert (story.resume, story.source) == ((("sink/0", 9),), "memory"), "the step after the last finished one"
+    planned = event(11, "recovery_planned", number=1, plan=plan)
+    [anew] = stories(
+        [planned, event(12, "recovery_launched", number=1, ranks=[{"role": "a", "rank": 0, "resume": -1}])]
+    )
+    assert (anew.resume, anew.source) == ((("a/0", 0),), ""), "before the first step there is no state"
     event_of_strange_types = event(11, "recovery_planned", number=2, plan=7, trail=5)
     assert stories([event_of_strange_types, event(12, "recovery_launched", number=2, ranks=3)])[0].trail == ()
     [alone] = stories([event(10, "failure", failure=failure)])

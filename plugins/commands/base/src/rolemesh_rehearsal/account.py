@@ -17,7 +17,7 @@ def account(injected: Sequence[Fault], asked: int, result: Mapping[str, Any], no
     those = ": " + ", ".join(f"{f.kind} {f.target}" for f in injected) if injected else ""
     early = len(injected) < asked and result.get("status", "done") != "done"
     why = f"; the job has ended before the others: {result['status']}" if early else ""
-    lines = [f"rehearsal: {count} failures injected{those}{why}"]
+    lines = [f"rehearsal: {count} failure{'s' * (asked != 1)} injected{those}{why}"]
     lines += [f"  not hit: {line}" for line in not_hit]
     for one in result.get("recoveries", ()):
         seconds = f"{one['seconds']:.2f} s" if one["seconds"] is not None else "not finished"

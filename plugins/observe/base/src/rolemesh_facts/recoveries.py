@@ -82,7 +82,9 @@ def stories(events: Iterable[Event]) -> list[Story]:
             ranks = [rank for rank in _list(data.get("ranks")) if isinstance(rank, dict)]
             names = [(f"{rank.get('role')}/{rank.get('rank')}", int(_number(rank.get("resume"))) + 1) for rank in ranks]
             story = found[number]
-            found[number] = story._replace(restarted=tuple(name for name, _ in names), resume=tuple(names))
+            source = story.source if any(step for _, step in names) else ""  # at step 0 there is no state yet
+            restarted = tuple(name for name, _ in names)
+            found[number] = story._replace(restarted=restarted, resume=tuple(names), source=source)
         elif event.kind == "recovered" and number in found:
             left = None
             found[number] = found[number]._replace(ready_s=now.since(moments[number]))
