@@ -142,7 +142,7 @@ def leftovers(job_ids: Iterable[str]) -> set[str]:
         if entry.isdigit():
             try:
                 environ = Path("/proc", entry, "environ").read_bytes().split(b"\0")
-                command = Path("/proc", entry, "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                command = Path("/proc", entry, "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             except OSError:
                 continue
             mark = next((item.decode() for item in environ if item.startswith(b"ROLEMESH_JOB=")), "")
