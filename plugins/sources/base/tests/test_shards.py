@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shutil
+import subprocess
 import sys
 import tarfile
 import tracemalloc
@@ -308,12 +309,6 @@ def test_a_member_that_claims_to_be_huge_takes_no_memory(tmp_path: Path) -> None
     tracemalloc.stop()
 
 
-def test_a_compressed_tar_file_is_named(tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "a.tar", "w:gz") as tar:
-        tar.add(__file__, "a.py")
-    assert "cannot be read" in fails(tmp_path, "a.tar").what
-
-
 @pytest.mark.parametrize("name", WRITERS)
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("ended", [False, True])
@@ -477,3 +472,54 @@ def test_a_value_that_python_has_not_is_an_error_with_its_column(tmp_path: Path,
     assert "a value of column 'c' is none of Python" in error.what
     assert "columns" in error.remedy
     assert read(tmp_path, name, columns=["n"]) == [{"n": 1}, {"n": 2}]
+
+
+@pytest.fixture
+def gnu_tar(tmp_path: Path) -> Callable[..., None]:
+    """``gnu_tar(*arguments)``: GNU tar writes ``a.tar`` with files of a folder."""
+    (folder := tmp_path / "files").mkdir()
+    for name in ("1.a", "2.a"):
+        (folder / name).write_text(name)
+    return lambda *arguments: subprocess.run(["tar", "-C", folder, "-cf", tmp_path / "a.tar", *arguments], check=True)
+
+
+def test_a_file_with_holes_comes_whole(tmp_path: Path, gnu_tar: Callable[..., None]) -> None:
+    with (tmp_path / "files/1.hole").open("wb") as file:
+        file.seek(1 << 20)
+        file.write(b"end")
+    gnu_tar("--sparse", "1.hole", "2.a")
+    first, second = read(tmp_path, "a.tar")
+    assert first["hole"] == bytes(1 << 20) + b"end"
+    assert second == {"__key__": "2", "a": b"2.a"}
+
+
+@pytest.mark.parametrize("link", [os.link, os.symlink])
+def test_a_member_that_is_a_link_is_named_and_may_be_left_out(
+    tmp_path: Path, gnu_tar: Callable[..., None], link: Callable[[Path, Path], None]
+) -> None:
+    """GNU tar makes one of the second name of a file."""
+    link(tmp_path / "files/1.a", tmp_path / "files/3.a")
+    gnu_tar("1.a", "2.a", "3.a")
+    assert "'3.a' is a link" in fails(tmp_path, "a.tar").what
+    assert [row["__key__"] for row in read(tmp_path, "a.tar", skip=True)] == ["1", "2"]
+    gnu_tar("--dereference", "--hard-dereference", "1.a", "2.a", "3.a")
+    assert read(tmp_path, "a.tar")[2] == {"__key__": "3", "a": b"1.a"}
+
+
+def test_two_tar_files_in_one_are_an_error_and_one_that_tar_appended_to_is_not(
+    tmp_path: Path, gnu_tar: Callable[..., None]
+) -> None:
+    gnu_tar("1.a")
+    one = (tmp_path / "a.tar").read_bytes()
+    subprocess.run(["tar", "-C", tmp_path / "files", "-rf", tmp_path / "a.tar", "2.a"], check=True)
+    assert [row["__key__"] for row in read(tmp_path, "a.tar")] == ["1", "2"]
+    (tmp_path / "a.tar").write_bytes(one + one)
+    assert "as after cat a.tar b.tar" in fails(tmp_path, "a.tar").what
+    assert [row["__key__"] for row in read(tmp_path, "a.tar", skip=True)] == ["1"]
+
+
+@pytest.mark.parametrize("method", ["gz", "bz2", "xz"])
+def test_a_compressed_tar_file_is_an_error_that_says_so(tmp_path: Path, method: str) -> None:
+    with tarfile.open(tmp_path / "a.tar", f"w:{method}") as tar:
+        tar.add(__file__, "a.py")
+    assert "is compressed" in fails(tmp_path, "a.tar").what

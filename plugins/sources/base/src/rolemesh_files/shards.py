@@ -39,6 +39,10 @@ SAMPLE_BYTES = 1 << 30
 BEYOND = (OverflowError, UnicodeDecodeError, KeyError)
 """Errors for values that Python has not: times after the year 9999, texts that are none, time zones without a name."""
 BLOCK = 512
+REST_BYTES = 1 << 20
+"""Bytes behind the end of a tar file in which the source looks for more."""
+COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")
+"""How files of gzip, bzip2, xz and zstd begin."""
 END = b"\xff\xff\xff\xff\0\0\0\0"
 """The end of a stream in Arrow's format."""
 CHECK_S = 5.0
@@ -206,6 +210,12 @@ class _Tar(_Shard):
 
     NAME: ClassVar = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)")
 
+    def __init__(self, path: Path, columns: Sequence[str] | None, skip: bool) -> None:
+        super().__init__(path, columns, skip)
+        if self.file.read(6).startswith(COMPRESSED):
+            self.close()
+            raise self.error("the tar file is compressed", "unpack it: a rank begins again in its middle")
+
     def rows(self, place: ShardPosition) -> Iterator[tuple[Mapping[str, Any], int]]:
         sample: dict[str, Any] = {}
         try:
@@ -248,9 +258,13 @@ class _Tar(_Shard):
                         break
                     if (found := self._named(member)) is not None:
                         self.file.seek(member.offset_data)
-                        yield *found, self.file.read(member.size), member.offset
+                        file = tar.extractfile(member) if member.issparse() else None
+                        yield *found, file.read() if file else self.file.read(member.size), member.offset
         self.file.seek(end)
-        if self.file.read(BLOCK) != bytes(BLOCK):
+        rest = self.file.read(REST_BYTES)
+        if rest.startswith(bytes(BLOCK)) and rest.strip(b"\0"):
+            self._bad(f"behind its end at byte {end} the tar file has more, as after cat a.tar b.tar")
+        if not rest.startswith(bytes(BLOCK)):
             what = f"the tar file has no end behind byte {min(end, place.size)}: it is truncated or damaged"
             if not self.skip:
                 raise self.error(what, f"{WHOLE}; or set skip: true to take what is whole")
@@ -261,7 +275,10 @@ class _Tar(_Shard):
         """Return key and extension; None for a member that belongs to no sample."""
         name = member.name
         found = self.NAME.fullmatch(name)
-        if not member.isreg() or re.match(r"__[^/]*__($|/)", name) or found is None:
+        if not (member.isreg() or member.islnk() or member.issym()) or re.match(r"__[^/]*__($|/)", name) or not found:
+            return None
+        if not member.isreg():
+            self._bad(f"member {name!r} is a link (tar follows links with --dereference --hard-dereference)")
             return None
         if name.startswith("/") or ".." in name.split("/"):
             self._bad(f"member {name!r} leads out of the archive")
