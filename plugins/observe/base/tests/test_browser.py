@@ -73,7 +73,11 @@ def test_scripts_draw_lanes_and_curves_without_a_complaint_and_keys_choose_piece
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
 def test_a_report_is_as_wide_as_a_telephone(tmp_path: Path) -> None:
-    write_report(write_run(tmp_path / "run", ended=False), tmp_path / "report.html")
+    run = write_run(tmp_path / "run", ended=False)
+    failed = {"failure": {"role": "sink", "rank": 0, "message": "gone", "node": "f" * 56}}
+    with (run / "events.jsonl").open("a") as events:
+        events.write(json.dumps({"seq": 9, "epoch": 1, "time": T / 1e6, "kind": "failure", "data": failed}) + "\n")
+    write_report(run, tmp_path / "report.html")
     browser = Browser(tmp_path / "profile")
     try:
         browser.emulate(390)

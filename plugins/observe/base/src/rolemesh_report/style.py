@@ -12,7 +12,8 @@ STYLE = """
 body{margin:0 auto;padding:1rem;max-width:1140px;
 background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,sans-serif}
 h1{font-size:1.6rem;margin:.4rem 0}h2{font-size:1.15rem;margin:2rem 0 .5rem;border-bottom:1px solid var(--line)}
-nav,.legend{display:flex;flex-wrap:wrap;gap:0 .9rem}nav a{color:var(--dim);white-space:nowrap}p{margin:.4rem 0}
+nav,.legend{display:flex;flex-wrap:wrap;gap:0 .9rem}nav a{color:var(--dim);white-space:nowrap}
+p{margin:.4rem 0;overflow-wrap:anywhere}
 .dim,.s{color:var(--dim);font-size:.85em}.wide{overflow-x:auto}
 table{border-collapse:collapse;font-size:.92em}th,td{padding:.2rem .8rem .2rem 0;text-align:left;vertical-align:top}
 th{color:var(--dim);font-weight:500;border-bottom:1px solid var(--line)}.n{text-align:right}
