@@ -73,7 +73,7 @@ class Servers:
         now = answer["updates"]
         for name, (known, updates) in held.items():
             keys, values = answer[name]
-            same = ~np.isin(known, keys, kind="sort")
+            same = ~_among(known, keys)
             if len(mine[name]):
                 self._ctx.metric(cached=same.sum() / len(mine[name]))
             if self._sessions.get(rank) == session:  # not the answer of a life that has ended
@@ -157,3 +157,12 @@ class Servers:
             if len(found) >= ranks:  # more while the role becomes smaller: those sessions are lost at once
                 self._rank_of = ranks_of_buckets(ranks)
                 return found
+
+
+def _among(ordered: Keys, keys: Keys) -> NDArray[np.bool_]:
+    """Return which of different, ascending keys are among `keys`."""
+    found = np.zeros(len(ordered), np.bool_)
+    if len(ordered):
+        at = np.minimum(np.searchsorted(ordered, keys), len(ordered) - 1)
+        found[at[ordered[at] == keys]] = True
+    return found

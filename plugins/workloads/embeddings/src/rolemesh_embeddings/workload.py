@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ class Embeddings(Workload):
     Options = EmbeddingsOptions
     options: EmbeddingsOptions
     deterministic = True
+    preload: ClassVar[Sequence[str]] = ("rolemesh_embeddings.workload",)
 
     @classmethod
     def check(cls, options: EmbeddingsOptions, world_size: int) -> None:
