@@ -40,7 +40,7 @@ class Prediction(NamedTuple):
 
 
 class Forecast(NamedTuple):
-    """The bottleneck, how much of the time it computes, and predictions, the best one first.
+    """The bottleneck, the share of a step that its work takes, and predictions, the best one first.
 
     `explained`: whether roles' work explains the time of a step. `share` is the share that it explains.
     """
