@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+import msgspec
+
 from rolemesh_durable.carried import carried, taken_up
 
 
@@ -18,3 +20,8 @@ def test_relative_entries_of_pythonpath_mean_the_same_elsewhere_and_the_nodes_ow
     assert found == {"PYTHONPATH": f"{os.getcwd()}/src:/lib"}
     assert taken_up(found, {"PYTHONPATH": "/lib:/node"}) == {"PYTHONPATH": f"{os.getcwd()}/src:/lib:/node"}
     assert taken_up({"A": "1"}, {"A": "2", "B": "3"}) == {"A": "1"}
+
+
+def test_each_byte_of_a_value_reaches_other_nodes() -> None:
+    ours = {"PROMPT": "caf\udce9", "NAME": "café", "PYTHONPATH": "/lib/\udcff:/é"}
+    assert taken_up(msgspec.msgpack.decode(msgspec.msgpack.encode(carried(ours))), {}) == ours

@@ -404,6 +404,15 @@ def test_a_module_has_the_arguments_that_python_gives_it(folder: Path) -> None:
     assert plainly.stdout.strip() in done.stdout.splitlines()
 
 
+@pytest.mark.more
+def test_arguments_reach_a_script_byte_for_byte(folder: Path) -> None:
+    (folder / "show.py").write_text("import os, sys\nprint([os.fsencode(each) for each in sys.argv[1:]])")
+    given = ("show.py", "", "--", "-h", "caf\udce9", "two\nlines", "{x}", "%41", "${byte_ff", "*")
+    torchrun, launch = (run(folder, *way, *given) for way in (("torchrun",), ("rolemesh", "launch")))
+    assert (torchrun.returncode, launch.returncode) == (0, 0), launch.stderr
+    assert launch.stdout == torchrun.stdout
+
+
 def test_an_executable_runs_as_a_worker(folder: Path) -> None:
     done = run(folder, "rolemesh", "launch", "--no-python", "sh", "-c", "echo rank $RANK of $WORLD_SIZE")
     assert done.returncode == 0, done.stderr

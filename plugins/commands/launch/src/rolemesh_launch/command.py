@@ -29,6 +29,7 @@ from rolemesh_launch.flags import (
     job_name,
     keeps_state,
     node_range,
+    plain,
     processes,
     script_file,
     signal_numbers,
@@ -239,7 +240,7 @@ def launch(
     asked = Asked(
         target=target,
         how=how,
-        arguments=tuple(arguments),
+        arguments=tuple(map(plain, arguments)),
         nodes=(least, most),
         per_node=per_node,
         gpus=1.0 if on_gpus else 0.0,

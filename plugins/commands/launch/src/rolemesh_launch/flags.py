@@ -14,6 +14,7 @@ from rolemesh.errors import JobFileError
 from rolemesh_launch.program import How
 
 __all__ = [
+    "BYTES",
     "OWN_VARIABLES",
     "RESTARTS",
     "Asked",
@@ -25,7 +26,7 @@ __all__ = [
     "keeps_state",
     "node_range",
 ]
-__all__ += ["processes", "script_file", "signal_numbers", "std", "without_effect"]
+__all__ += ["plain", "processes", "script_file", "signal_numbers", "std", "without_effect"]
 
 RESTARTS = 3
 """Default of ``--max-restarts`` for a script that keeps its state with `track`; for others 0, as torchrun's."""
@@ -54,6 +55,15 @@ OWN_VARIABLES = (
     "PYTORCH_NVML_BASED_CUDA_CHECK", "PYTHONUNBUFFERED", "SPT_NOENV", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR",
 )  # fmt: skip
 """Variables that rolemesh's processes set for themselves. The script gets the values from the user's environment."""
+
+
+BYTES = {f"byte_{number:02x}": chr(0xDC00 + number) for number in range(128, 256)}
+"""Macros of bytes in arguments that are not UTF-8, which a job file cannot express → how Python shows such a byte."""
+
+
+def plain(argument: str) -> str:
+    """Return the argument with the macro ``${byte_ff}`` for a byte that is not UTF-8."""
+    return re.sub("[\udc80-\udcff]", lambda found: f"${{byte_{ord(found[0]) - 0xDC00:02x}}}", argument)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from rolemesh import Gathered, OptionsError, RankContext, State, Workload, opera
 from rolemesh.api.workload import Rendezvous
 from rolemesh_launch import tracking
 from rolemesh_launch.environment import Worker, variables
+from rolemesh_launch.flags import BYTES
 from rolemesh_launch.process import after_import, as_python_starts
 from rolemesh_launch.program import Program, trim
 from rolemesh_launch.rounds import LOOK_S, Rounds
@@ -170,8 +171,10 @@ class Script(Workload):
         return Rounds(PrefixStore("rolemesh", store), ctx.world_size)
 
     def _arguments(self, arguments: Sequence[str]) -> list[str]:
-        """Return the arguments with the macro ``${local_rank}`` replaced. Like torchrun, this also halves ``$$``."""
-        return [Template(argument).safe_substitute(local_rank=self._ctx.local_rank) for argument in arguments]
+        """Return the arguments with the macro ``${local_rank}`` and those of `plain` replaced. Like torchrun, this also
+        halves ``$$``."""
+        macros = BYTES | {"local_rank": str(self._ctx.local_rank)}
+        return [Template(argument).safe_substitute(macros) for argument in arguments]
 
     def _see_devices(self) -> None:
         """Make the devices of all ranks of the node visible, in their order. A script selects its own by LOCAL_RANK."""

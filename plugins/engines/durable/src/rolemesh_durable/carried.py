@@ -20,15 +20,17 @@ PATHS = "PYTHONPATH"
 
 
 def carried(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return those of `environ` that a job takes to other nodes; relative entries of PYTHONPATH become absolute."""
+    """Return those of `environ` that a job takes to other nodes, each byte of a value as a character, since a value may
+    be no text. Relative entries of PYTHONPATH become absolute."""
     found = {name: value for name, value in environ.items() if name not in NODES_OWN and not name.startswith(OTHERS)}
     if found.get(PATHS):
         found[PATHS] = os.pathsep.join(os.path.abspath(path) for path in found[PATHS].split(os.pathsep))
-    return found
+    return {name: os.fsencode(value).decode("latin-1") for name, value in found.items()}
 
 
 def taken_up(carried: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that a process with `environ` sets from the `carried` ones: its own entries of PYTHONPATH
     come last."""
+    carried = {name: os.fsdecode(value.encode("latin-1")) for name, value in carried.items()}
     paths = [path for each in (carried, environ) for path in each.get(PATHS, "").split(os.pathsep) if path]
     return {**carried, **({PATHS: os.pathsep.join(dict.fromkeys(paths))} if paths else {})}
