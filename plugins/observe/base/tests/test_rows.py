@@ -153,8 +153,8 @@ def test_the_newest_rows_of_each_rank_are_there_if_there_are_too_many(
         folder = rows_folder(tmp_path, "a", rank)
         folder.mkdir(parents=True)
         for number in range(files):
-            steps = range(50 * number, 50 * number + 50) if files > 1 else (98, 99)
-            (folder / f"{number:06}.jsonl").write_bytes(b"".join(map(line, steps)))
+            lines = range(50 * number, 50 * number + 50) if files > 1 else (98, 99)
+            (folder / f"{number:06}.jsonl").write_bytes(b"".join(map(line, lines)))
 
     def steps(index: row_index.RowIndex, most: int) -> dict[int, list[int]]:
         found: dict[int, list[int]] = {0: [], 1: [], 2: []}
