@@ -98,6 +98,43 @@ def test_a_container_has_the_counters_and_limits_of_its_control_groups(
     assert (found.cores_total, found.memory, found.memory_total) == (1.5, 2_000_000_000, 4_000_000_000)
 
 
+@pytest.mark.parametrize(
+    ("own", "above", "used", "wanted"),
+    [
+        ({"max": "max", "high": "max"}, {"max": "max"}, 3, (None, 16.384)),
+        ({"max": "8", "high": "4"}, {"max": "max"}, 3, (2, 4)),
+        ({"max": "max", "high": "4"}, {"max": "6", "high": "max"}, 3, (2, 4)),
+        ({"max": "max"}, {"max": "6"}, 3, (2, 6)),
+        ({"max": "2"}, {"max": "6"}, 3, (2, 2)),
+        ({"high": "1", "max": "max"}, {"max": "6"}, 3, (2, 1)),
+        ({"max": "99"}, {"max": "max"}, 3, (None, 16.384)),
+    ],
+    ids=[
+        "no limit",
+        "high",
+        "high below a limit above",
+        "a limit above",
+        "as much as is used",
+        "less",
+        "more than all",
+    ],
+)
+def test_a_node_has_the_least_limit_of_its_groups_of_version_2_and_the_memory_of_that_group(
+    node: Path, own: dict[str, str], above: dict[str, str], used: int, wanted: tuple[float | None, float]
+) -> None:
+    """Numbers are 10^9 bytes. 10^9 of what is used are files that the kernel would drop."""
+    write(node / "proc/self/cgroup", "0::/jobs/one\n")
+    for group, limits in (("jobs/one", own), ("jobs", above)):
+        for name, limit in limits.items():
+            write(node / f"cgroup/{group}/memory.{name}", f"{limit}{'0' * 9 if limit != 'max' else ''}\n")
+        write(node / f"cgroup/{group}/memory.current", f"{used * 10**9}\n")
+        write(node / f"cgroup/{group}/memory.stat", "anon 9\ninactive_file 1000000000\n")
+    found = Meter().next()
+    machine = memory_used(None)
+    assert found.memory == (machine[0] if wanted[0] is None else wanted[0] * 10**9)
+    assert found.memory_total == (machine[1] if wanted[0] is None else wanted[1] * 10**9)
+
+
 def test_gpus_are_those_of_nvml_and_one_that_fails_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     class NVMLError(Exception):
         pass

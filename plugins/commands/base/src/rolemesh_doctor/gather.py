@@ -168,7 +168,7 @@ def _threads_of_user() -> int:
 
 def _pids_left() -> int | None:
     """Return the number of further processes that the control group, and each of its parents, allows."""
-    left = [int(most - used) for most, used in group_limits("pids.max", "pids.current")]
+    left = [max(0, int(most - used)) for most, used in group_limits("pids.max", "pids.current")]
     return min(left, default=None)
 
 

@@ -175,7 +175,11 @@ def _groups(controller: str) -> Iterator[Group]:
 def _limit(folder: Path, controller: str, *, two: bool) -> float:
     """Return a group's cores or bytes. Raises `OSError` or `ValueError` if it has no limit."""
     if controller == "memory":
-        return float((folder / ("memory.max" if two else "memory.limit_in_bytes")).read_text())
+        limits = []
+        for name in ("memory.max", "memory.high") if two else ("memory.limit_in_bytes",):
+            with suppress(OSError, ValueError):
+                limits.append(float((folder / name).read_text()))
+        return min(limits)
     if two:
         quota, period = (folder / "cpu.max").read_text().split()
     else:
