@@ -152,7 +152,8 @@ class RayConnection:
         try:
             if self._address:
                 _probe(self._address)
-                refuse_foreign(services.canonicalize_bootstrap_address(self._address) or self._address)
+                if found := services.canonicalize_bootstrap_address(self._address):
+                    refuse_foreign(found)
             with _as_it_was(), _apart():
                 ray.init(
                     address=self._address or "local",
