@@ -39,7 +39,7 @@ OF_MASTER: dict[str, Any] = {
     "grant": 4,
     "start_timeout_s": 60.0,
     "stop_grace_s": 1.0,
-    "owner_lease_s": None,
+    "driver": None,
     "backend": "local",
     "state": "sqlite",
     "store": NO_PLUGIN,

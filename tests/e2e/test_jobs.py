@@ -138,6 +138,22 @@ def test_ctrl_c_while_the_job_starts_leaves_nothing(make_job: Make, backend: tup
     assert process.wait() == 130
 
 
+def test_a_driver_that_is_stopped_keeps_its_job(make_job: Make, backend: tuple[str, ...]) -> None:
+    """As by Ctrl-Z, for longer than its lease."""
+    job = make_job(backend=backend)
+    pause = ("steps=null", "roles.work.options.kwargs.sleep=0.05", "engine.options.lease_s=5")
+    driver = job.start(*pause)
+    until(lambda: (job.run_dir / "metrics.jsonl").exists() and job.metrics(), "the first step")
+    driver.send_signal(signal.SIGSTOP)
+    time.sleep(9)
+    steps = len(job.metrics())
+    until(lambda: len(job.metrics()) > steps, "the job goes on")
+    driver.send_signal(signal.SIGCONT)
+    assert job.cli("stop", job.name).returncode == 0
+    assert driver.wait() == 130
+    assert "driver" not in job.result()["message"]
+
+
 def test_a_driver_that_is_killed_takes_its_job_with_it(make_job: Make, backend: tuple[str, ...]) -> None:
     job = make_job(backend=backend)
     process = job.start("steps=100000", "roles.work.options.kwargs.sleep=0.01")

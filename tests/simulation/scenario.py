@@ -503,7 +503,7 @@ class Scenario:
             launches={agent: tuple(those) for agent, those in launches.items()},
             start_timeout_s=20.0,
             stop_grace_s=1.0,
-            owner_lease_s=None,
+            driver=None,
             lease_s=10.0,
             snapshots=self.plan,
             stateful=self.job.stateful,

@@ -13,7 +13,7 @@ import msgspec
 
 from rolemesh_processes import janitor
 from rolemesh_processes.boot import boot_id
-from rolemesh_processes.facts import start_time
+from rolemesh_processes.facts import is_stopped, start_time
 
 __all__ = ["Owner", "is_orphan", "owner_of"]
 
@@ -49,7 +49,12 @@ class Owner(msgspec.Struct, frozen=True):
     @property
     def alive(self) -> bool:
         """Return whether the process is alive."""
-        return self.boot == boot_id() and self.started >= 0 and start_time(self.pid) == self.started
+        return self.boot == boot_id() and janitor.lives(self.pid, self.started)
+
+    @property
+    def stopped(self) -> bool:
+        """Return whether the process is alive, and a signal has stopped it, as Ctrl-Z does."""
+        return self.alive and is_stopped(self.pid)
 
     def encode(self) -> bytes:
         """Return the content of the owner file."""

@@ -25,6 +25,9 @@ from rolemesh_durable.protocol.master.progress import WARNED_S
 from rolemesh_durable.protocol.master.replay import follow, replay
 from rolemesh_durable.protocol.master.state import JobState, KeptJob
 from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
+from rolemesh_processes.ownership import Owner
+
+DRIVER = Owner.here("job", "driver", "", 0)
 
 
 def job(ranks: int = 1, agents: int = 1, ladder: tuple[LadderLevel, ...] = (), **settings: Any) -> MasterMachine:
@@ -82,7 +85,7 @@ def alone(machine: MasterMachine, since: float, until: float) -> dict[str, dict[
 
 
 def test_an_owner_that_is_not_heard_of_ends_the_job_by_its_lease() -> None:
-    machine = job(owner_lease_s=3.0)
+    machine = job(driver=DRIVER, lease_s=3.0)
     idle(machine, 0.5, 1.0)
     running(machine)
     machine.handle(me.OwnerSeen(), 2.0)
@@ -93,7 +96,7 @@ def test_an_owner_that_is_not_heard_of_ends_the_job_by_its_lease() -> None:
 
 
 def test_a_driver_that_is_still_loading_has_longer() -> None:
-    machine = job(owner_lease_s=3.0)
+    machine = job(driver=DRIVER, lease_s=3.0)
     idle(machine, 0.5, 1.0)
     running(machine)
     assert "job_stopping" not in idle(machine, 1.5, OWNER_START_S)
@@ -101,7 +104,7 @@ def test_a_driver_that_is_still_loading_has_longer() -> None:
 
 
 def test_a_master_that_has_stood_still_does_not_blame_its_driver() -> None:
-    machine = job(owner_lease_s=3.0)
+    machine = job(driver=DRIVER, lease_s=3.0)
     idle(machine, 0.5, 1.0)
     running(machine)
     machine.handle(me.OwnerSeen(), 2.0)
@@ -123,7 +126,7 @@ def test_a_master_that_has_stood_still_takes_nobody_for_dead_late_or_hung() -> N
 
 
 def test_a_detached_job_outlives_its_owner() -> None:
-    machine = job(owner_lease_s=3.0)
+    machine = job(driver=DRIVER, lease_s=3.0)
     idle(machine, 0.5, 1.0)
     running(machine)
     assert "job_detached" in records(machine.handle(me.Disown(), 2.0))

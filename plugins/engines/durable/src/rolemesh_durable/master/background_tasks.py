@@ -67,12 +67,15 @@ class BackgroundTasks:
         self.run("start-agents", task, lambda error: e.StartFailed(error, names))
 
     def look_around(self) -> None:
-        """Report periodically the nodes, those that will leave, and the room for roles with scalers."""
+        """Report periodically the nodes, those that will leave, the room for roles with scalers, and a driver that is
+        stopped, as by Ctrl-Z: it cannot ask, but has not gone."""
         ranges = self._config.ranges if self._config.scalers else {}
 
         def task() -> None:
             seen, looked = e.NodesSeen(()), float("-inf")
             while True:
+                if (driver := self._config.driver) and driver.stopped:
+                    self._answer(e.OwnerSeen())
                 with contextlib.suppress(RolemeshError, OSError):
                     if leaving := self._launcher.leaving():
                         self._answer(e.NodesLeave(dict(leaving)))

@@ -158,20 +158,16 @@ class MasterMachine:
             context.start_agents(wanted)
 
     def _tick(self) -> None:
-        context, state, now, lease = self._context, self.state, self.now, self.config.owner_lease_s
+        context, state, now, config = self._context, self.state, self.now, self.config
+        lease = max(config.job.lease_s, 0.0 if self._owner_known else OWNER_START_S)
         if state.phase == "stopping":
             if now >= context.deadline:
                 context.end("agents did not confirm their end in time")
-            return
-        if lease and not self._owner_known:
-            lease = max(lease, OWNER_START_S)
-        if state.owned and lease and now > self._owner_seen + lease:
+        elif state.owned and now > self._owner_seen + lease:
             context.stop("interrupted", f"its driver has not been heard of for {lease:g} s", 1.0)
         elif state.phase == "starting" and state.recovery is None and now >= context.deadline:
-            late = [(ref, r.state) for ref, r in state.ranks.items() if r.state not in ("ready", "done")]
-            names = ", ".join(f"{ref} ({at})" for ref, at in late)
-            limit = f"{self.config.start_timeout_s:g} s"
-            context.stop("failed", f"not ready within start_timeout_s = {limit}: {names}", 0.0)
+            late = ", ".join(f"{ref} ({r.state})" for ref, r in state.ranks.items() if r.state not in ("ready", "done"))
+            context.stop("failed", f"not ready within start_timeout_s = {config.start_timeout_s:g} s: {late}", 0.0)
         else:
             self._reports.silent()
             for tick in context.hooks.tick:

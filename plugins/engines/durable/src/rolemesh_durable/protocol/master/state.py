@@ -311,7 +311,7 @@ class JobState(KeptJob):
             committed=config.origin_step,
             persisted=config.origin_step,
             origin=Origin(config.origin, config.origin_step),
-            owned=config.owner_lease_s is not None,
+            owned=config.driver is not None,
             cuts=((config.origin_step + 1, config.metrics_every or 1),),
         )
 
