@@ -40,6 +40,14 @@ def test_the_rows_of_a_collator_have_the_models_own_loss(model, mask):
     assert (loss, weight) == (pytest.approx(judge.loss.item(), rel=1e-5), 5)
 
 
+def test_masks_and_labels_may_be_of_any_type_of_number(model):
+    wanted = causal_lm(model, input_ids=IDS, labels=LABELS, attention_mask=MASK)
+    assert causal_lm(model, input_ids=IDS, labels=LABELS.astype(np.float32), attention_mask=MASK == 1) == wanted
+    masked = causal_lm(model, input_ids=IDS, loss_mask=MASK)
+    assert causal_lm(model, input_ids=IDS, loss_mask=MASK.astype(np.float32)) == masked
+    assert causal_lm(model, input_ids=IDS, loss_mask=MASK == 1) == masked
+
+
 def test_padding_on_the_left_changes_nothing(model):
     padded = causal_lm(model, input_ids=IDS[:, ::-1], attention_mask=MASK[:, ::-1])
     alone = causal_lm(model, input_ids=Ragged.from_rows([IDS[0, ::-1], IDS[1, 2::-1]], np.int64))
@@ -60,6 +68,20 @@ def test_padding_on_the_left_changes_nothing(model):
         ({"labels": LABELS, "loss_mask": MASK}, "the rows have 'labels' and 'loss_mask'"),
         ({"attention_mask": MASK[:, :4]}, "'attention_mask' has 4 entries for 5 tokens"),
         ({"attention_mask": np.array([[1] * 5, [1, 0, 1, 1, 1]])}, "leaves out tokens between others"),
+        (
+            {"attention_mask": np.where(MASK == 1, 0, -np.inf)},
+            "row 1: the column 'attention_mask' has other entries than 0",
+        ),
+        ({"loss_mask": np.where(MASK == 1, 0.5, 0)}, "row 0: the column 'loss_mask' has other entries than 0 and 1"),
+        ({"loss_mask": np.where(MASK == 1, 1, np.nan)}, "row 1: the column 'loss_mask' has other entries than 0 and 1"),
+        ({"loss_mask": MASK.astype(str)}, "row 0: the column 'loss_mask' has other entries than 0 and 1"),
+        ({"completion_mask": np.where(MASK == 1, 1, None)}, "row 1: the column 'completion_mask' has other entries"),
+        ({"labels": LABELS + 0.5}, "row 0: the column 'labels' has other entries than token ids and -100"),
+        (
+            {"labels": np.where(LABELS < 0, np.nan, LABELS)},
+            "row 0: the column 'labels' has other entries than token ids",
+        ),
+        ({"labels": np.where(LABELS < 0, -1, LABELS)}, "row 0: the column 'labels' has other entries than token ids"),
         ({"position_ids": IDS}, "'position_ids', which causal_lm does not read"),
     ],
 )

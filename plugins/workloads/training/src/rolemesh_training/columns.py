@@ -121,5 +121,24 @@ def _of_length(batch: Batch, name: str, rows: Sequence[Any]) -> Sequence[Any]:
                 where=row_name(batch, row),
                 remedy=f"give one entry of {name!r} for each token of 'input_ids'",
             )
+        good = _are_targets if name == "labels" else _are_flags
+        if not good(np.asarray(value)):
+            known = f"token ids and {IGNORED}" if name == "labels" else "0 and 1"
+            raise RolemeshError(
+                f"the column {name!r} has other entries than {known}",
+                where=row_name(batch, row),
+                remedy=f"give {IGNORED if name == 'labels' else 0} for a token that does not count",
+            )
     found: Sequence[Any] = column
     return found
+
+
+def _are_flags(entries: NDArray[Any]) -> bool:
+    return bool(np.all((entries == 0) | (entries == 1)))
+
+
+def _are_targets(entries: NDArray[Any]) -> bool:
+    if entries.dtype.kind not in "iuf":
+        return False
+    in_range = (entries >= 0) & (entries < 1 << 31)
+    return bool(np.all((in_range | (entries == IGNORED)) & (entries == np.floor(entries))))
