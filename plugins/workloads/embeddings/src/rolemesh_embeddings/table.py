@@ -129,7 +129,8 @@ class Table:
         for known, rows in reversed(self._recent):
             if len(known) == len(keys) and (known == keys).all():
                 rows, new = rows.copy(), rows < 0
-                rows[new] = self.store.find(keys[new])
+                if new.any():
+                    rows[new] = self.store.find(keys[new])
                 return rows
         return self.store.find(keys)
 
