@@ -65,7 +65,8 @@ OWN: dict[str, dict[str, Any]] = {
     **dict.fromkeys(
         ["afmoe", "cohere2", "cohere2_moe", "gemma2", "gemma3_text", "gpt_oss", "granite_swa", "olmo3"], _WINDOWED
     ),
-    **dict.fromkeys(["granitemoe_swa", "ministral", "modernbert-decoder", "vaultgemma"], _WINDOWED),
+    **dict.fromkeys(["gemma4", "gemma4_unified", "granitemoe_swa", "ministral"], _WINDOWED),
+    **dict.fromkeys(["modernbert-decoder", "vaultgemma"], _WINDOWED),
     "dbrx": {
         "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0},
         "ffn_config": {"ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2},
@@ -100,21 +101,57 @@ OWN: dict[str, dict[str, Any]] = {
     },
     "roc_bert": _values(VOCABULARY, "pronunciation_vocab_size shape_vocab_size")
     | _values(16, "pronunciation_embed_dim shape_embed_dim"),
+    "qwen4_exp": {
+        **_values(2, "hc_count heads_per_ngram indexer_n_heads"),
+        **_values(1, "split_ngram_parts indexer_kv_heads"),
+        **_values(8, "hc_lowrank indexer_head_dim"),
+        "ple_layer_ids": [1],
+        "ple_embed_dim": 16,
+        "ngram_vocab_size_base": 50,
+        "make_ngram_vocab_size_divisible_by": 4,
+        "indexer_budget": 16,
+        "indexer_compress_ratio": 4,
+    },
     "xlm": {"emb_dim": 32, "n_words": VOCABULARY, "causal": True},
     "xmod": {"default_language": "en_XX"},
+    "zamba": {
+        "num_hidden_layers": 5,
+        "layers_block_type": ["mamba", "mamba", "hybrid", "mamba", "hybrid"],
+        "attention_hidden_size": 64,
+        "attention_head_dim": 16,
+        "num_key_value_heads": 4,
+        "n_mamba_heads": 2,
+    },
     "zamba2": {"layer_types": ["mamba", "hybrid"], "layers_block_type": ["mamba", "hybrid"]},
     "zaya": {"num_experts_per_tok": 1},
 }
 """Kind of model → what it needs besides `SMALL`."""
+_OTHER: dict[str, Any] = {
+    **_values(16, "hidden_size projector_input_dim projector_output_dim projection_dim"),
+    **_values(32, "intermediate_size out_hidden_size vision_output_dim"),
+    **_values(2, "num_attention_heads attention_heads num_heads num_key_value_heads"),
+    **_values(1, "num_hidden_layers num_global_layers depth pooling_kernel_size"),
+    "head_dim": 8,
+    "image_size": 28,
+    "patch_size": 14,
+}
+"""The parts of a model that read images and sounds."""
 
 
 def config_of(kind: str, window: int | None = None, **more: Any) -> Any:
     """Return the config of a tiny model. `window` makes every window that the kind has as short as that."""
     made = getattr(transformers, CONFIG_MAPPING_NAMES[kind])
     narrow = {**dict.fromkeys(_WINDOWS, window), "use_sliding_window": True, "max_window_layers": 0} if window else {}
-    own = OWN.get(kind, {})
-    fields = {*made().to_dict(), *own}
-    given = {name: value for name, value in {**SMALL, **own, **narrow, **more}.items() if name in fields}
+    own, default = OWN.get(kind, {}), made()
+    wanted = {**SMALL, **own, **narrow, **more}
+    fields = {*default.to_dict()}
+    parts = {name: getattr(default, name, None) for name in made.sub_configs}
+    texts = [name for name, part in parts.items() if part is not None and "text" in name]
+    given = _chosen(wanted, fields | {*own}) | {
+        name: _chosen(wanted if name in texts else _OTHER, {*part.to_dict()})
+        for name, part in parts.items()
+        if texts and part is not None
+    }
     for without in ((), ("sliding_window", "head_dim"), ("sliding_window", "head_dim", "num_key_value_heads")):
         try:
             config = made(**{name: value for name, value in given.items() if name not in without})
@@ -123,16 +160,21 @@ def config_of(kind: str, window: int | None = None, **more: Any) -> Any:
             last = error
     else:
         raise last
+    text = config.get_text_config() if texts else config
     for name in ("layer_types", "mlp_layer_types"):
-        kinds = getattr(config, name, None)
-        if kinds and len(kinds) != 2:
-            setattr(config, name, ([*dict.fromkeys(kinds)] * 2)[:2])
+        kinds = getattr(text, name, None)
+        if kinds and len(kinds) != getattr(text, "num_hidden_layers", 2):
+            setattr(text, name, ([*dict.fromkeys(kinds)] * 2)[:2])
     config.architectures = None
     with torch.device("meta"):
         size = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
     if size > _LARGEST:
         raise ValueError(f"the smallest {kind} has {size} parameters")
     return config
+
+
+def _chosen(values: dict[str, Any], fields: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name in fields}
 
 
 def model_of(config: Any, folder: Path, attention: str = "sdpa", dtype: str = "float32") -> torch.nn.Module:
