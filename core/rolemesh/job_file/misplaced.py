@@ -53,7 +53,7 @@ def _homes(types: Types, data: Any, key: Any, at: Path, here: Any) -> Iterator[P
     """Yield the places of mappings that may have `key`, from `at` on, where the value `here` is."""
     found = list[Any]()
     for each in types(data, at):
-        single = {get_origin(each)} == {list} and isinstance(here, dict)
+        single = {get_origin(each)} & {list} and isinstance(here, dict)
         found += items_of(each) if single else [each]
     if has_key(found, (key,)):
         yield at
