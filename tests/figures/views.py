@@ -588,7 +588,8 @@ def loads(seen: Compared) -> None:
             seen.same(f"{node} {what}: times", [part[:2] for part in parts], [[x["t"] - begin, x["d"]] for x in lines])
             for part, amount in zip(parts, wanted, strict=True):
                 seen.same(f"{node} {what}", part[2], float(amount))
-    times = [begin, *(int(line["time"] * 1e6) for line in facts.metrics)]
+    first = next(event["time"] for event in facts.events if event["kind"] == "job_running")
+    times = [int(first * 1e6), *(int(line["time"] * 1e6) for line in facts.metrics)]
     for reported in ENGINE:
         for name in [each for each in facts.names if each == reported or each.endswith(f"_{reported}")]:
             _, unit, most, parts = shown.pop(("engines", name))

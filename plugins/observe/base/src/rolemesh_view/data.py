@@ -122,6 +122,8 @@ def _engine_loads(run: Viewed, since: int, until: int, most: int) -> Iterator[tu
     """Yield what inference engines report, with a name for all of them."""
     if names := engine_names(run.facts.metric_names()):
         times = {line.step: int(line.time * 1e6) for line in run.facts.metrics()}
+        began = next((event.time for event in run.facts.events() if event.kind == "job_running"), 0.0)
+        since = max(since, int(began * 1e6))  # the first line is about the time since the first step began
         for name in names:
             yield "engines", engine_load(name, run.facts.points(name), times, since, until, most)
 
