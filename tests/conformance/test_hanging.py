@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
+import rolemesh_testing
 from rolemesh_testing.hanging import communicated
 
 HERE = "import os, time; os.sched_setaffinity(0, {cpu}); "
@@ -46,3 +49,10 @@ def test_a_process_that_does_not_end_is_killed_and_its_output_kept() -> None:
         communicated(process, LIMIT_S)
     assert late.value.output == b"said\n"
     assert process.returncode is not None
+
+
+def test_a_plugin_that_hangs_in_a_thread_does_not_keep_the_kit_from_its_end() -> None:
+    for path in Path(rolemesh_testing.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "Thread":
+                assert "daemon=True" in ast.unparse(node), f"{path}:{node.lineno}"

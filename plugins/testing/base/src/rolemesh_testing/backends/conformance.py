@@ -41,7 +41,7 @@ class _Live:
     def __init__(self, handle: Any) -> None:
         self.handle = handle
         self._ended: list[Any] = []
-        self._thread = threading.Thread(target=lambda: self._ended.append(handle.wait()))
+        self._thread = threading.Thread(target=lambda: self._ended.append(handle.wait()), daemon=True)
         self._thread.start()
 
     def until(self, what: str, timeout_s: float, true: Callable[[JobStatus], bool]) -> JobStatus:

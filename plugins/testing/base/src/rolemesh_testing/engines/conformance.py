@@ -181,7 +181,7 @@ class EngineConformance(PluginConformance):
                 time.sleep(0.02)
             handle.stop("the test has seen enough")
 
-        watcher = threading.Thread(target=watch)
+        watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
         result = self._end(handle)
         watcher.join()
@@ -213,7 +213,7 @@ class EngineConformance(PluginConformance):
                     os.kill(os.getpid(), signal.SIGINT)
                     return
 
-        watcher = threading.Thread(target=interrupt)
+        watcher = threading.Thread(target=interrupt, daemon=True)
         watcher.start()
         try:
             result = handle.wait(lambda: handle.stop("interrupted by the test"))
@@ -236,7 +236,7 @@ class EngineConformance(PluginConformance):
     def test_a_job_that_is_alive_keeps_its_name(self, start: Start, tmp_path: Path) -> None:
         """A second start in the same folder is refused, and the running job goes on."""
         handle = start(summing("job", tmp_path, steps=100_000, pause_s=0.02))
-        waiting = threading.Thread(target=handle.wait)
+        waiting = threading.Thread(target=handle.wait, daemon=True)
         waiting.start()
         until = time.monotonic() + self.timeout_s
         while handle.status() is None and time.monotonic() < until:

@@ -176,7 +176,7 @@ async def _run(method: Callable[..., T], *arguments: Any) -> T:
         else:
             loop.call_soon_threadsafe(ended.set_result, found)
 
-    thread = threading.Thread(target=work, name="episode")
+    thread = threading.Thread(target=work, name="episode", daemon=True)
     thread.start()
     found = await ended
     thread.join()

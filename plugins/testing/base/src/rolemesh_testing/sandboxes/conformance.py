@@ -146,7 +146,7 @@ class SandboxConformance(PluginConformance):
             lambda: found.append(found[0].run("echo a").output),
         ]
         for call in calls:
-            thread = threading.Thread(target=call)
+            thread = threading.Thread(target=call, daemon=True)
             thread.start()
             thread.join()
         assert found[1:] == ["2\n", "a\n"]
@@ -248,7 +248,7 @@ class SandboxConformance(PluginConformance):
             seen(mark, WAIT_S)
             sandbox.close()
 
-        thread = threading.Thread(target=close)
+        thread = threading.Thread(target=close, daemon=True)
         thread.start()
         try:
             with pytest.raises(AgentError):

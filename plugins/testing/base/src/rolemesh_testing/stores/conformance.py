@@ -140,7 +140,7 @@ class StoreConformance(PluginConformance):
                     won.append(turn)
                 start.wait()
 
-        threads = [threading.Thread(target=race, args=each) for each in zip(stores, range(4), strict=True)]
+        threads = [threading.Thread(target=race, args=each, daemon=True) for each in zip(stores, range(4), strict=True)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -202,7 +202,7 @@ class StoreConformance(PluginConformance):
             pytest.skip("it cannot be stalled")
         store.write(None, "0")
         blocker = open_store()
-        blocking = threading.Thread(target=_block, args=(blocker, 6.0))
+        blocking = threading.Thread(target=_block, args=(blocker, 6.0), daemon=True)
         blocking.start()
         time.sleep(0.5)
         began, refused = time.monotonic(), list[StateUnavailableError]()

@@ -197,7 +197,7 @@ class TransportConformance(PluginConformance):
         one, other = party(0), party(1)
         for step in range(300):
             one.send(other.peer, step)
-        closing = threading.Thread(target=one.close, args=(20_000,))
+        closing = threading.Thread(target=one.close, args=(20_000,), daemon=True)
         closing.start()
         assert [each.step for each in other.wait_for(300)] == list(range(300))
         closing.join(PATIENCE_S)
