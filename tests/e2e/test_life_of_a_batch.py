@@ -39,7 +39,7 @@ class Make(rolemesh.Workload):
             package = name.rpartition(".")[0]
             if name.startswith("rolemesh") and packages[-1:] != [package]:
                 packages.append(package)
-            if name == "rolemesh_durable.rank.loop" and frame.f_code.co_name == "_run":
+            if name == "rolemesh_durable.protocol.rank.machine" and frame.f_code.co_name == "call":
                 if len(packages) > len(self.chains.get(function, ())):
                     self.chains[function] = packages[::-1]
                 return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
@@ -19,6 +19,7 @@ from rolemesh_durable.extensions.calls.frames import ANSWER, LATE, LOST, UNCERTA
 from rolemesh_durable.extensions.calls.history import ASKED, BEGUN, ENDED, CallHistory, Session, asked
 from rolemesh_durable.extensions.calls.states import CalleeState, CallerState, Known, OpenCall, hold_of_call, ways
 from rolemesh_durable.protocol.messages import Watermarks
+from rolemesh_durable.protocol.rank.extension import RankExtension
 from rolemesh_durable.protocol.rank.page import position_of
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class _Ask(NamedTuple):
     life: int = -1
 
 
-class SimCalls:
+class SimCalls(RankExtension):
     """The calls of one simulated rank; the shipped class is `rolemesh_durable.extensions.calls.extension.RankCalls`."""
 
     def __init__(self, rank: SimRank) -> None:
@@ -97,14 +98,15 @@ class SimCalls:
         """The calls that are not answered."""
         return [(call.role, call.item.method, call.item.place) for call in self._calling.open.values()]
 
-    def open(self) -> None:
+    def opened(self, resume: int) -> None:
         """The rank is restored, and knows its peers."""
-        self._finished = self.rank.launch.resume
+        self._finished = resume
         self._log = self.rank.agent.memory.calls.setdefault(self.rank.key, CallLog())
         self._history = CallHistory(lambda scope: [one for one in self._log.decisions if one.scope == scope])
-        self.rewire()
+        self.rewired()
+        self.rank.open()
 
-    def rewire(self) -> None:
+    def rewired(self) -> None:
         """Addresses have changed."""
         for to in self._to:
             for n in range(self.rank.shape.sizes[to]):
@@ -119,8 +121,9 @@ class SimCalls:
                 for known in self._serving.met(RankRef(caller, n), self.rank.generation_of(caller, n)):
                     self._answer(known)
 
-    def resized(self, sizes: dict[str, int]) -> None:
+    def relaid(self, sizes: Mapping[str, int]) -> None:
         """Roles have other ranks now, of which nobody is up yet."""
+        self.rank.relaid()
         self._met = {key: life for key, life in self._met.items() if key[0] not in sizes}
         for to in [to for to in self._to if to in sizes]:
             self._lost(self._calling.resized(to, sizes[to]))
@@ -262,7 +265,7 @@ class SimCalls:
         """The callers that may still call in steps up to this one."""
         return self._serving.behind(step)
 
-    def finished(self, step: int) -> None:
+    def step_done(self, step: int, held: bool) -> None:
         """All of `step` is done; who is only called, or held after this step, waits for its callers."""
         self._finished = step
         self._history.finished(step)

@@ -336,7 +336,8 @@ class SimValues:
         self._rank = rank
 
     def encode(self, value: Any, selection: Selection) -> SimItem:
-        """The part of a value, of a chunk of one, or of an item."""
+        """The part of a value, of a chunk of one, or of an item. Memory may be short: the rank does its idle work."""
+        self._rank.settle()
         if isinstance(selection, Share):
             return SimItem(items.cut(value, selection))
         if not isinstance(value, Chunk):

@@ -34,6 +34,7 @@ from rolemesh_durable.extensions.relayout.resizing import Resizing
 from rolemesh_durable.extensions.replicas.master import Ring
 from rolemesh_durable.extensions.replicas.ring import NextAgent
 from rolemesh_durable.extensions.scaling import master as scaling
+from rolemesh_durable.extensions.sharing.extension import SharedCalls
 from rolemesh_durable.extensions.sharing.mates import Mates
 from rolemesh_durable.extensions.sharing.states import SharingState
 from rolemesh_durable.protocol import edge as edges
@@ -82,7 +83,7 @@ from rolemesh_durable.protocol.merge import LineAssembler, MetricsMerger
 from rolemesh_durable.protocol.owing import Appointments
 from rolemesh_durable.protocol.rank import ports, restoring, version_port
 from rolemesh_durable.protocol.rank.layout_changes import LayoutChanges
-from rolemesh_durable.protocol.rank.machine import RankMachine
+from rolemesh_durable.protocol.rank.machine import Call, RankMachine
 from rolemesh_durable.protocol.rank.master_mail import MasterMail
 from rolemesh_durable.protocol.rank.origin import StoredValues
 from rolemesh_durable.protocol.rank.out_edge import OutEdge
@@ -246,14 +247,6 @@ def _knows_no_call(original: Any) -> Any:
 
 def _cut_too_early(cuts: Cuts, new: tuple[int, int], restored: int) -> Cuts:
     return with_cut(cuts, (max(cuts[-1][0] + 1, new[0] - 4), new[1]), restored)
-
-
-def _logs_what_had_begun(original: Any) -> Any:
-    def boundary(self: Any, step: int) -> None:
-        original(self, step)
-        self._logged = step
-
-    return boundary
 
 
 def _cuts_every_step(original: Any) -> Any:
@@ -654,16 +647,6 @@ def _forgets_what_was_proved(original: Any) -> Any:
     return moved
 
 
-def _proves_what_all_waited(original: Any) -> Any:
-    def tick(self: Any) -> None:
-        before, moved = self._slow, self._moved
-        original(self)
-        if self._slow is not None and self._slow is not before:
-            self._slow = self._slow._replace(since=moved)
-
-    return tick
-
-
 def _from_the_next_step(original: Any) -> Any:
     def first_needed(self: Delivery, graph: Any, activity: Any, unrepeated: Any, resume: int) -> int:
         return min(int(original(self, graph, activity, unrepeated, resume)), max(0, resume + 1 - self.edge.lag))
@@ -952,6 +935,31 @@ def _tells_at_once(original: Any) -> Any:
     return turn
 
 
+def _connects_once(original: Any) -> Any:
+    def connect(self: Any, ports: Any) -> None:
+        if not hasattr(self, "inputs"):
+            original(self, ports)
+
+    return connect
+
+
+def _says_nothing_again(original: Any) -> Any:
+    def begin(self: Any, *arguments: Any) -> None:
+        original(self, *arguments)
+        self._control.on_adopted.pop()
+
+    return begin
+
+
+def _opens_late(original: Any) -> Any:
+    def begin(self: Any, *arguments: Any) -> None:
+        with patch.object(self._ports, "open", lambda peers: None):
+            original(self, *arguments)
+        self._ports.open(self._control.wire.peers)
+
+    return begin
+
+
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation("an item that two ranks have made counts twice", "no row comes twice", "shared",
              lambda: patch.object(items, "assembled", _both_count(items.assembled))),
@@ -1070,7 +1078,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a producer holds values for one step less", "a producer answers every request", "storm",
              lambda: patch.object(ports, "hold_of", _no_hold(edges.hold_of))),
     Mutation("a stateless rank does not repeat its last sink call", "no deadlock", "process",
-             method(RankMachine, "repeat", lambda original: lambda self, resume: False)),
+             method(RankMachine, "_repeat", lambda original: lambda self, resume: None)),
     Mutation("an agent starts a rank beside its old process", "a rank has one process", "process",
              lambda: all_of(method(AgentMachine, "_launch", _launches_again)(),
                           method(CarryingOut, "_gone", _does_not_wait_for_the_dead)())),
@@ -1131,7 +1139,7 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(Wiring, "_renew", _needs_what_it_needed)),
     Mutation("a restored rank asks for values that are too old for its next call", "no deadlock", "drain",
              method(Delivery, "first_needed", _from_the_next_step)),
-    Mutation("a restarted rank does not ask for its last inputs", "no deadlock",
+    Mutation("a restarted rank does not ask for its last inputs", "recovery restarts the fewest ranks",
              "seldom", method(Delivery, "first_needed", _lag_is_exact)),
     Mutation("a rank learns new addresses only at its start", "no deadlock", "process",
              method(AddressBook, "_tell", _wired_once)),
@@ -1148,8 +1156,6 @@ MUTATIONS: tuple[Mutation, ...] = (
              lambda: patch.object(hangs, "PATIENCE", 1.0)),
     Mutation("the hang watch forgets an operator's longest time", "a busy operator is not restarted", "slow",
              method(hangs.HangWatch, "_rank_moved", _forgets_what_was_proved)),
-    Mutation("the hang watch counts idle time only", "a busy operator is not restarted",
-             "slow", method(hangs.HangWatch, "tick", _proves_what_all_waited)),
     Mutation("the hang watch blames a rank that waits for a busy one",
              "a busy operator is not restarted", "slow", method(culprit._Picture, "_for_input", _blames_who_waits)),
     Mutation("an agent that ends kills its ranks", "no rank restarts without a failure", "leave",
@@ -1207,6 +1213,22 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(NodesBanned, "apply", _bans_for_one_plan)),
     Mutation("a rank owes its snapshot after an operator", "the state is the undisturbed run's", "room calm",
              method(SnapshotTaker, "calls", lambda original: lambda self: None)),
+    Mutation("a held rank keeps its lines and its snapshot", "no deadlock", "resize calm",
+             method(RankMachine, "_hold", lambda original: lambda self, step: None)),
+    Mutation("a rank ignores new addresses", "no deadlock", "process",
+             method(RankMachine, "_wired", lambda original: lambda self, wire: None)),
+    Mutation("extensions of a rank hear of no resize", "no deadlock", "calls resize",
+             method(RankMachine, "_resized", lambda original: lambda self, sizes: None)),
+    Mutation("a call keeps the ports of the first layout", "no deadlock", "resize",
+             method(Call, "connect", _connects_once)),
+    Mutation("a rank says no line again to the next agent", "no report is lost", "adopt",
+             method(RankMachine, "begin", _says_nothing_again)),
+    Mutation("a rank answers producers and consumers only once it has repeated its calls",
+             "recovery restarts the fewest ranks", "process", method(RankMachine, "begin", _opens_late)),
+    Mutation("a rank does not take the snapshot of its group before an operator", "no deadlock", "room group",
+             lambda: patch.object(SnapshotTaker, "told", property(lambda self: False))),
+    Mutation("a rank takes items before its mates have reported theirs", "ranks make no row twice without need",
+             "shared", method(SharedCalls, "before_call", lambda original: lambda self, op, step: None)),
     Mutation("a rank takes a snapshot without its group", "no deadlock", "room group",
              method(Barrier, "heard", _takes_it_alone)),
     Mutation("a group begins a step before it knows its snapshot", "no deadlock", "room group",
@@ -1229,8 +1251,6 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(Meter, "cut", _cuts_every_step)),
     Mutation("a restarted rank forgets its begun line", "a line of metrics is written once", "process",
              method(Meter, "resume", lambda original: lambda self, partial: None)),
-    Mutation("a line that the master ends at a step of a snapshot is not logged", "no report is lost", "drain",
-             method(Meter, "boundary", _logs_what_had_begun)),
     Mutation("a checkpoint lacks the lines that ranks had begun", "a line of metrics is written once", "back",
              lambda: patch.object(lines, "begun_line", lambda *asked: None)),
     Mutation("a line does not wait for the next incarnation of a dead agent", "no report is lost", "passing",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from tests.simulation.lines import former_lines, meter_of, started_again, stored
 from tests.simulation.memory import Entry, Part
 from tests.simulation.messages import Teller
 from tests.simulation.model import Mind, State, Value, chunks_of, cut, gather, initial_of, newest_of
-from tests.simulation.sharing import shared_call
+from tests.simulation.sharing import shared_items
 from tests.simulation.snapshots import SimPace, SimStore
 from tests.simulation.takeover import SimCrossing, SimFormer, SimRemains, origin_of, sizes_of
 
@@ -29,10 +30,9 @@ from rolemesh_durable.protocol.rank.control import Control
 from rolemesh_durable.protocol.rank.effects import Effects, Stopping
 from rolemesh_durable.protocol.rank.extension import RankExtension, RankHooks
 from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
-from rolemesh_durable.protocol.rank.layout_changes import LayoutChanges
-from rolemesh_durable.protocol.rank.machine import LOOK_NS, Driver, RankMachine
+from rolemesh_durable.protocol.rank.machine import LOOK_NS, Call, Driver, RankMachine
 from rolemesh_durable.protocol.rank.master_mail import MasterMail
-from rolemesh_durable.protocol.rank.origin import OriginError, restore_inputs
+from rolemesh_durable.protocol.rank.origin import OriginError
 from rolemesh_durable.protocol.rank.page import (
     COMPUTING,
     EDGE,
@@ -50,6 +50,7 @@ from rolemesh_durable.protocol.rank.restoring import Former, restore_edges
 from rolemesh_durable.protocol.rank.shape import JobShape
 from rolemesh_durable.protocol.rank.snapshots import GroupSnapshots, SnapshotTaker, omission_of
 from rolemesh_runtime.metrics import Metrics
+from rolemesh_runtime.operator_failure import OperatorFailed
 
 if TYPE_CHECKING:
     from tests.simulation.agent import SimAgent
@@ -294,24 +295,18 @@ class SimRank:
         """Tell the next incarnation of the agent what the one before may not have passed on."""
         for message in self.agent.memory.said.get((self.key, self.generation), ()):
             self.world.send(self, self.agent, message)
-        self.meter.say_again()
 
-    def _wired(self, wire: m.Connect) -> None:
-        assert self.ports is not None
-        self.ports.rewire(wire.peers)
-        self.shared.rewired()
-        self.calls.rewire()
+    def open(self) -> None:
+        """Take the frames of calls from now on, and those that have come."""
+        self.opened = True
+        early, self._early = self._early, []
+        for frame in early:
+            self._frame(frame)
 
-    def _advanced(self, advance: m.Watermarks) -> None:
-        assert self.ports is not None
-        self.meter.cut(advance.cuts)
-        self.meter.published(advance.published)
-        self.shared.advanced(advance)
-        self.calls.advanced(advance)
-        if self.taker is not None:
-            self.taker.advanced(advance)
-        else:
-            self.ports.commit(advance.committed)
+    def relaid(self) -> None:
+        """The job has the newest layout now."""
+        self.layout = self.control.layout
+        self.shape = self.job.shaped(self.layout.sizes)
 
     def generation_of(self, role: str, rank: int) -> int:
         """The newest generation of a peer that the rank knows."""
@@ -327,6 +322,13 @@ class SimRank:
     # ------------------------------------------------------------------------------------------------- the main thread
 
     def _main(self) -> None:
+        try:
+            self._live()
+        except OperatorFailed as failed:
+            if not isinstance(failed.error, greenlet.GreenletExit):
+                raise failed.error from None
+
+    def _live(self) -> None:
         world, launch = self.world, self.launch
         self.sleep(world.between(0.01, 0.05))
         port = 1000 if launch.collective and launch.rank == 0 else None
@@ -342,30 +344,33 @@ class SimRank:
             group = world.group(self.key[0], self.control.wire.rendezvous.generation)
             group.members[self.key[1]] = self
         self._restore()
-        ports = self._open()
-        self.report(m.RankReady(*self.key, self.generation, 0.1))
-        control, effects = self.control, self.effects
-        assert effects is not None
+        control, ports = self.control, self._open()
+        assert self.effects is not None
         driver = Driver(
-            run=self._run_call,
-            repeat=self._run_call,
+            operator=lambda op: partial(self._operate, op),
+            origin=lambda folder: origin_of(self, control.layout.step),
+            repeating=nullcontext,
+            began=lambda: self.at(COMPUTING),
+            ended=self._ended,
             look=self._look,
             done=self._done,
             close=self.meter.close,
+            cut=self.meter.advanced,
+            say_again=self.meter.say_again,
             report=lambda message: self.world.send(self, self.agent, message),
             committed=lambda step: None,
             persisted=lambda step: None,
             drain=lambda left_s: world.checks.leaves(self, self.step),
             listens=False,
         )
-        calls = [SimCall(op, self.job.activity.always(op.id)) for op in self.job.schedule[self.key[0]]]
-        hooks = RankHooks([SimExtension(self), *([Teller(self)] if world.scenario.family == "messages" else [])])
-        machine = RankMachine(calls, effects, driver, control, hooks, ports=ports, position=SimPosition(self))
-        machine.follow(self.taker, self._changes(ports))
-        self.master.attend(hooks.hear)
-        self.machine = machine
-        machine.repeat(launch.resume)
+        told = [Teller(self)] if world.scenario.family == "messages" else []
+        hooks = RankHooks([self.shared, SimTurns(self), self.calls, *told])
+        machine = self.machine = RankMachine(
+            self.effects, driver, control, hooks, ports=ports, position=SimPosition(self), taker=self.taker
+        )
+        machine.begin(launch, self.master)
         started_again(self)
+        self.report(m.RankReady(*self.key, self.generation, 0.1))
         if (self.key, -1) in world.scenario.says:
             self._finish()
         machine.run(launch.resume + 1)
@@ -380,9 +385,8 @@ class SimRank:
         self.report(m.RankDone(*self.key, self.generation, self.finished, sha, "", kept, unkept))
         self.until(lambda: False)
 
-    def _run_call(self, call: SimCall, step: int) -> int:
-        """Run a call. Each one takes so long that the rank looks into its inbox after the step."""
-        self._call(call.op, step)
+    def _ended(self, call: Call, repeated: bool) -> int:
+        """Each operator takes so long that the rank looks into its inbox after the step."""
         self._ticks += LOOK_NS + 1
         return self._ticks
 
@@ -488,14 +492,6 @@ class SimRank:
         self.former = former_lines(self)
         if not self.world.scenario.plan.last:
             self.taker = self._snapshots(ports, effects)
-        ports.open(control.wire.peers if control.wire is not None else ())
-        self.shared.opened(launch.resume)
-        self.calls.open()
-        self.opened = True
-        control.attend(self._wired, self._advanced)
-        early, self._early = self._early, []
-        for frame in early:
-            self._frame(frame)
         return ports
 
     def _carried(self) -> tuple[list[SimCrossing], dict[str, int]]:
@@ -517,7 +513,8 @@ class SimRank:
             group = GroupSnapshots(role, self.control, [partial(self._snapshot_of, mate) for mate in mates])
         omission = omission_of(ports.job, role, barrier, lockstep=lockstep, may_postpone=True)
         self.together = omission.barrier is not None
-        return SnapshotTaker(
+        return SimTaker(
+            self,
             ports,
             effects,
             SimStore(self),
@@ -532,28 +529,6 @@ class SimRank:
         """The newest snapshot of a mate that began with this rank, as its page says."""
         known = self.agent.ranks.get(mate)
         return known.snapshot if known is not None and known.generation == self.generation else -1
-
-    def _changes(self, ports: Ports[SimItem]) -> LayoutChanges:
-        def end(step: int) -> None:
-            self.meter.close(step)
-            if self.taker is not None:
-                self.taker.end(step)
-            self.world.checks.held(self, step)
-
-        def resized(sizes: Mapping[str, int]) -> None:
-            self.layout = self.control.layout
-            self.shape = self.job.shaped(self.layout.sizes)
-            self.calls.resized(dict(sizes))
-
-        return LayoutChanges(
-            self.launch.layout,
-            ports,
-            self.page,
-            self.control,
-            end=end,
-            resized=resized,
-            restore=lambda folder, step, edges: restore_inputs(ports, edges, step, partial(origin_of, self, step)),
-        )
 
     def _crossing(self, there: Mapping[tuple[str, int], Part]) -> Iterator[Entry]:
         """The records of the rank's part of a checkpoint. Ranks of another layout may not have one."""
@@ -576,24 +551,14 @@ class SimRank:
             raise Exited
         raise UserError(f"injected failure {self.world.rng.randrange(10**6)}")
 
-    def _call(self, op: OpCall, step: int) -> None:
-        world, ports = self.world, self.ports
+    def _operate(self, op: OpCall, **given: Any) -> Any:
+        """Run an operator; return its value, or its chunks."""
+        world, ports, step = self.world, self.ports, self.doing
         assert ports is not None
-        self.op, self.doing = op.id, step
-        inputs: list[Value] = []
-        for _, port in ports.inputs.get(op.id, []):
-            if op.streaming and not port.edge.newest:
-                inputs.append(self._stream(port, step))
-                continue
-            value = port.take(step)
-            inputs.append(newest_of(port.edge) if port.edge.newest else _taken(port, value))
+        taken = {param: self._taken(port, given[param], step) for param, port in ports.inputs.get(op.id, [])}
         if op.id in self.shared.mates:
-            given = {port.edge.param: value for (_, port), value in zip(ports.inputs[op.id], inputs, strict=True)}
-            shared_call(self, op, step, given)
-            self._release(op, step)
-            return
-        if self.together and step > self.finished:
-            self._gather(op, step)
+            return shared_items(self, op, step, taken)
+        inputs = list(taken.values())
         self.computes(op, step)
         if op.calls:
             inputs.append(self.calls.ask(op, step))
@@ -617,16 +582,14 @@ class SimRank:
         value = self.mind.run(op, step, inputs, group)
         if self.key[0] in self.job.varying:
             value = self.mind.vary(value, self._nonce(op, step))
-        self._put(op, step, value)
-        self._release(op, step)
+        count = len(chunks_of(value))
+        if op.id not in ports.outputs or (count == 1 and value.h % 2):
+            return Chunk(value, 0)
+        return self._chunks(value, count)
 
     def computes(self, op: OpCall, step: int, factor: int = 1) -> None:
         """Be in an operator for some time."""
         world = self.world
-        if self.taker is not None:
-            if self.taker.told:
-                self.taker.settle()
-            self.taker.calls()
         self.at(COMPUTING)
         self.sleep(factor * world.between(0.001, world.scenario.pace) + world.scenario.slow.get((op.id, step), 0.0))
         if self.injected:
@@ -643,35 +606,23 @@ class SimRank:
         if self.stopping:
             raise Stopping
 
-    def _release(self, op: OpCall, step: int) -> None:
-        assert self.ports is not None
-        for _, port in self.ports.inputs.get(op.id, []):
-            if op.streaming:
-                port.release_stream(step)
-            else:
-                port.release(step)
+    def _taken(self, port: InPort, value: Any, step: int) -> Value:
+        """The value that a port has given; a number stands for the initial one."""
+        value = self._stream(port, value, step) if isinstance(value, Iterator) else value
+        if port.edge.newest:
+            return newest_of(port.edge)
+        return initial_of(port.edge) if isinstance(value, int) else value
 
-    def _stream(self, port: InPort, step: int) -> Value:
+    def _stream(self, port: InPort, chunks: Iterator[Any], step: int) -> Any:
         """Use chunks as they come: they may not be taken again after that."""
         parts: dict[int, list[Value]] = {source: [] for source in port.state.sources}
-        for chunk in port.stream(step):
+        for chunk in chunks:
             if not isinstance(chunk, Streamed):
-                return _taken(port, chunk)
+                return chunk
             parts[chunk.source].append(chunk.value)
-        chunks = list(parts.values())
-        self.world.checks.used_version(self, port.edge, step, step - port.edge.lag, tuple(parts), chunks)
-        return gather(chunks)
-
-    def _put(self, op: OpCall, step: int, value: Value) -> None:
-        assert self.ports is not None
-        out, count = self.ports.outputs.get(op.id), len(chunks_of(value))
-        if out is None:
-            return
-        self.settle()  # memory may be short, and a rank that waits for it takes the snapshot that it owes
-        if count == 1 and value.h % 2:
-            out.put(step, Chunk(value, 0))
-        else:
-            out.put_chunks(step, self._chunks(value, count))
+        made = list(parts.values())
+        self.world.checks.used_version(self, port.edge, step, step - port.edge.lag, tuple(parts), made)
+        return gather(made)
 
     def _chunks(self, value: Value, count: int) -> Iterator[Chunk]:
         for index in range(count):
@@ -695,33 +646,42 @@ class SimRank:
         """The newest step of which the group takes the snapshot."""
         return self.barrier.taking if self.barrier is not None else -1
 
-    def _await(self, there: Callable[[], bool], phase: int, edge: int = -1) -> None:
-        SimWaits(self).until(there, phase, edge)
-
     def settle(self) -> None:
         """The rank waits: between two steps, or for memory after an operator."""
-        if self.taker is not None and self.taker.owed >= 0:
-            self.taker.settle()
+        if self.machine is not None:
+            self.machine.settle()
 
-    def _gather(self, op: OpCall, step: int) -> None:
-        """As `extensions.turns.admission.TurnAdmission`: the group goes in together, with credits and room."""
-        barrier = self.barrier
-        assert self.ports is not None
+
+class SimTaker(SnapshotTaker):
+    """Checks the snapshot after which all ranks are held."""
+
+    def __init__(self, rank: SimRank, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._rank = rank
+
+    def end(self, step: int) -> None:
+        """Have the snapshot of `step` persisted."""
+        super().end(step)
+        self._rank.world.checks.held(self._rank, step)
+
+
+class SimTurns(RankExtension):
+    """As `rolemesh_durable.extensions.turns`: the ranks of a group go into a call together, with credits and room."""
+
+    def __init__(self, rank: SimRank) -> None:
+        self._rank = rank
+
+    def before_call(self, op: OpCall, step: int) -> None:
+        """Wait for the group. A rank that repeats a call waits for nobody."""
+        rank, barrier = self._rank, self._rank.barrier
+        if not rank.together or step <= rank.finished:
+            return
+        assert rank.ports is not None
         assert barrier is not None
-        if (out := self.ports.outputs.get(op.id)) is not None:
+        if (out := rank.ports.outputs.get(op.id)) is not None:
             out.await_credits(step)
-        barrier.arrive(step * len(self.job.graph.ops) + op.id)
-        self._await(lambda: barrier.open, GATHERING)
-
-
-class SimCall:
-    """An operator call of the schedule."""
-
-    def __init__(self, op: OpCall, always: bool) -> None:
-        self.id, self.op, self.always = op.id, op, always
-
-    def connect(self, ports: Ports[Any]) -> None:
-        """A simulated call looks for its ports each time."""
+        barrier.arrive(step * len(rank.job.graph.ops) + op.id)
+        SimWaits(rank).until(lambda: barrier.open, GATHERING)
 
 
 class SimPosition:
@@ -733,26 +693,12 @@ class SimPosition:
     @property
     def step(self) -> int:
         """The step that runs."""
-        return int(self._rank.step)
+        return self._rank.doing
 
     @step.setter
     def step(self, step: int) -> None:
-        if step > self._rank.finished:
-            self._rank.world.checks.begins(self._rank, step)
-            self._rank.step = step
-
-
-class SimExtension(RankExtension):
-    """The calls of a simulated rank."""
-
-    def __init__(self, rank: SimRank) -> None:
-        self._rank = rank
-
-    def step_done(self, step: int, held: bool) -> None:
-        """Tell the callees, and wait for the callers."""
-        self._rank.calls.finished(step)
-
-
-def _taken(port: InPort, value: Any) -> Value:
-    """The value that a port has given; a number stands for the initial one."""
-    return initial_of(port.edge) if isinstance(value, int) else value
+        rank = self._rank
+        rank.doing = step
+        if step > max(rank.finished, rank.step):
+            rank.world.checks.begins(rank, step)
+            rank.step = step

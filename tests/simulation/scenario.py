@@ -539,7 +539,7 @@ class Scenario:
             world.fail("no rank restarts without a failure", f"{levels}: an agent that leaves is none")
         if self.family == "slow" and world.checks.kinds.get("hang", 0) > 2:
             world.fail("a busy operator is not restarted", f"{world.checks.kinds['hang']} verdicts")
-        if self.family in ("process", "master") and levels - {"process"}:
+        if self.family in ("process", "master", "seldom") and levels - {"process"}:
             world.fail("recovery restarts the fewest ranks", f"{levels}")
         # What a node takes along of roles that vary no copy brings back.
         if self.family == "lost" and not self.job.varying and levels - {"process", "node"}:

@@ -17,7 +17,7 @@ from rolemesh_runtime import items
 if TYPE_CHECKING:
     from tests.simulation.rank import SimRank
 
-__all__ = ["assembled", "shared_call"]
+__all__ = ["assembled", "shared_items"]
 
 
 def assembled(
@@ -36,21 +36,9 @@ def assembled(
     return value_of(rows)
 
 
-def shared_call(rank: SimRank, op: OpCall, step: int, given: dict[str, Value]) -> None:
-    """One call of an operator whose rows are shared out; see `rolemesh_durable.extensions.sharing.shared_rows`."""
-    assert rank.ports is not None
-    out = rank.ports.outputs.get(op.id)
-    rank.shared.before_call(op, step)
-    made = _items(rank, op, step, given)
-    if out is not None:
-        out.put_chunks(step, made, maybe_none=True)
-    else:
-        for _ in made:
-            pass
-
-
-def _items(rank: SimRank, op: OpCall, step: int, given: dict[str, Value]) -> Iterator[Any]:
-    """The items that fall to this rank, one after the other."""
+def shared_items(rank: SimRank, op: OpCall, step: int, given: dict[str, Value]) -> Iterator[Any]:
+    """The items of a call that fall to this rank, one after the other: see
+    `rolemesh_durable.extensions.sharing.shared_rows`."""
     world, mates = rank.world, rank.shared.mates[op.id]
     how = mates.edge.dst_partition
     assert isinstance(how, Balanced)

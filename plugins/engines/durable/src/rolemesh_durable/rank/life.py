@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from os import statvfs
 
@@ -13,14 +13,12 @@ from rolemesh_checkpoint.disk import load
 from rolemesh_checkpoint.in_flight import InFlight
 from rolemesh_checkpoint.memory import MemorySnapshot, MemorySnapshots
 from rolemesh_checkpoint.trust import written_by
-from rolemesh_durable.protocol.messages import Connect, RankDone, Watermarks
+from rolemesh_durable.protocol.messages import RankDone
 from rolemesh_durable.protocol.owing import SnapshotPace
 from rolemesh_durable.protocol.rank.begun_lines import begun_line
 from rolemesh_durable.protocol.rank.control import Control
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.protocol.rank.extension import RankHooks
-from rolemesh_durable.protocol.rank.layout_changes import LayoutChanges
-from rolemesh_durable.protocol.rank.origin import restore_inputs
 from rolemesh_durable.protocol.rank.page import OP, SNAPSHOT
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.restoring import Former, restore_edges
@@ -84,19 +82,10 @@ class Life:
         if hooks.spent:
             self._meter.attend(self._spent)
         port_of(ctx).attend_metrics(hooks.measured)
-        boundary = self._restore(log) if log is not None else None
-        self._boundary = boundary
-        crossing = LayoutChanges(
-            launch.layout, ports, status_page, control, end=self._end, resized=self._resized, restore=self._reread
-        )
-        self._loop = Loop(rank, hooks, control, effects, boundary=boundary, crossing=crossing)
-        ports.open(control.wire.peers if control.wire is not None else ())
-        for opened in hooks.opened:
-            opened(launch.resume)
-        control.attend(self._wired, self._advanced)
-        place.master.attend(hooks.hear)
-        control.on_adopted.append(self._meter.say_again)
-        self._loop.repeat(launch.resume)
+        self._taker = self._restore(log) if log is not None else None
+        self._loop = Loop(rank, hooks, control, effects, taker=self._taker, origin=self._origin)
+        self._loop.begin(launch, place.master)
+        self._meter.restart()
         if self._inherited.partial is not None:
             self._meter.resume(self._inherited.partial)
 
@@ -134,8 +123,8 @@ class Life:
             for close in self._hooks.close:
                 close()
             raise
-        if self._boundary is not None and self._control.stopping is None:
-            self._boundary.end(last)
+        if self._taker is not None and self._control.stopping is None:
+            self._taker.end(last)
         while self._inherited.lines and self._control.advance is None:
             self._endpoint.wait()  # the agent's first message releases the lines of former generations
         self._meter.flush()
@@ -164,21 +153,6 @@ class Life:
         span = Span(phase, self._status_page.fields[OP], edge, self._ctx.step, began, ended)
         for spent in self._hooks.spent:
             spent(span)
-
-    def _wired(self, wire: Connect) -> None:
-        self._ports.rewire(wire.peers)
-        for rewired in self._hooks.rewired:
-            rewired()
-
-    def _advanced(self, advance: Watermarks) -> None:
-        self._meter.cut(advance.cuts)
-        self._meter.published(advance.published)
-        for told in self._hooks.advanced:
-            told(advance)
-        if self._boundary is not None:
-            self._boundary.advanced(advance)
-        else:
-            self._ports.commit(advance.committed)
 
     def _restore(self, log: SentLog) -> SnapshotTaker:
         start, job, launch = self._start, self._start.job, self._start.launch
@@ -244,16 +218,6 @@ class Life:
             slack=min(job.retention_bytes, where.f_blocks * where.f_frsize) // SLACK,
         )  # fmt: skip
 
-    def _end(self, step: int) -> None:
-        """Send all lines and have the snapshot persisted, because the rank runs no step after `step` for a while."""
-        self._meter.close(step)
-        if self._boundary is not None:
-            self._boundary.end(step)
-
-    def _resized(self, sizes: Mapping[str, int]) -> None:
-        for relaid in self._hooks.relaid:
-            relaid(dict(sizes))
-
     def _origin(self, folder: str) -> OriginFiles:
         """Return the persisted snapshot in `folder`, as this rank sees it.
 
@@ -262,10 +226,6 @@ class Life:
         launch, job = self._start.launch, self._start.job
         trusted = job.trust_pickles or written_by(job.job_id, folder)
         return OriginFiles(folder, job.graph, launch.rank, launch.world_size, trusted=trusted)
-
-    def _reread(self, folder: str, step: int, edges: Collection[int]) -> None:
-        """Restore the inputs of `edges` after the layout changed at `step`."""
-        restore_inputs(self._ports, edges, step, partial(self._origin, folder))
 
 
 def _send_log(start: RankStart, persist: Shortage) -> SentLog:

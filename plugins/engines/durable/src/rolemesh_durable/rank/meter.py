@@ -11,7 +11,7 @@ import msgspec
 
 from rolemesh.api.workload import RankContext
 from rolemesh_durable.protocol.line_cuts import Cuts, line_end
-from rolemesh_durable.protocol.messages import RankMetrics
+from rolemesh_durable.protocol.messages import RankMetrics, Watermarks
 from rolemesh_durable.protocol.rank.page import CALLING, IDLE, SERVING
 from rolemesh_durable.protocol.rank.span import LONG_NS
 from rolemesh_durable.rank.port import port_of
@@ -192,6 +192,11 @@ class Meter:
         if self._lines and (now := monotonic_ns()) - self._sent_ns >= FLUSH_NS:
             self._send(now)
         return bool(self._lines)
+
+    def advanced(self, advance: Watermarks) -> None:
+        """Cut lines where the master says so, and forget those that are on disk."""
+        self.cut(advance.cuts)
+        self.published(advance.published)
 
     def published(self, step: int) -> None:
         """Forget the lines up to `step`, which are on disk."""

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
+from rolemesh_durable.protocol.delivery.exact import OriginValues
 from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.rank.control import Control
+from rolemesh_durable.protocol.rank.origin import restore_inputs
 from rolemesh_durable.protocol.rank.page import LAYOUT, Page
 from rolemesh_durable.protocol.rank.ports import Ports
 
 __all__ = ["LayoutChanges"]
-
-Restore: TypeAlias = Callable[[str, int, Collection[int]], None]
-"""``restore(folder, step, edges)`` gives the in-ports of `edges` the messages that were in flight after `step`."""
 
 
 class LayoutChanges:
@@ -33,22 +33,22 @@ class LayoutChanges:
         *,
         end: Callable[[int], None],
         resized: Callable[[Mapping[str, int]], None],
-        restore: Restore,
+        origin: Callable[[str], OriginValues],
     ) -> None:
         """`layout` is the layout in which the rank was started.
 
         ``end(step)`` persists all that the rank has of `step`. ``resized(sizes)`` says which roles have
-        other ranks now.
+        other ranks now. ``origin(folder)`` returns the persisted snapshot in `folder`, as this rank sees it.
         """
         self._layout, self._ports, self._fields, self._control = layout, ports, page.fields, control
-        self._end, self._resized, self._restore = end, resized, restore
+        self._end, self._resized, self._origin = end, resized, origin
         self._paused = -1
         self._wired = True
 
     def follow(self, finished: int) -> bool:
         """Do what the layout demands after step `finished`. Return whether the rank has other ports now.
 
-        Raises what `end` and `restore` raise.
+        Raises what `end` and `origin` raise.
         """
         if self._pauses(finished):
             self._paused = finished
@@ -59,7 +59,7 @@ class LayoutChanges:
         changed = {role for role in layout.sizes if layout.is_void(role, layout.step)}
         edges = self._ports.relayout(layout, changed)
         self._resized({role: layout.sizes[role] for role in changed})
-        self._restore(layout.folder, layout.step, edges)
+        restore_inputs(self._ports, edges, layout.step, partial(self._origin, layout.folder))
         self._layout, self._wired = layout, False
         self._fields[LAYOUT] = layout.number
         return True

@@ -1,21 +1,26 @@
-"""The control flow of a rank: grants, steps, snapshots, layout changes and the end."""
+"""The control flow of a rank: its begin, grants, steps, calls, snapshots, layout changes and the end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from types import GeneratorType
 from typing import Any, Protocol
 
 from rolemesh.graph.logical import OpCall
+from rolemesh_durable.protocol.delivery.exact import OriginValues
 from rolemesh_durable.protocol.edge import last_call
-from rolemesh_durable.protocol.messages import RankFinish, Watermarks
+from rolemesh_durable.protocol.messages import Connect, RankFinish, RankLaunch, Watermarks
 from rolemesh_durable.protocol.rank.control import Control
 from rolemesh_durable.protocol.rank.effects import Effects, Stopping
 from rolemesh_durable.protocol.rank.extension import RankHooks
 from rolemesh_durable.protocol.rank.layout_changes import LayoutChanges
+from rolemesh_durable.protocol.rank.master_mail import MasterMail
 from rolemesh_durable.protocol.rank.page import BUSY_NS, COMPUTED_NS, EDGE, FINISHED, IDLE, OP, PHASE, SINCE_NS, STEP
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.snapshots import SnapshotTaker
+from rolemesh_runtime.operator_failure import OperatorFailed
 
 __all__ = ["Call", "Driver", "RankMachine"]
 
@@ -23,23 +28,21 @@ LOOK_NS = 5_000_000
 """ns after which a rank that never waits handles the messages that have come, such as a request to stop."""
 
 
-class Call(Protocol):
+class Call:
     """One operator call of the rank's schedule."""
 
-    @property
-    def id(self) -> int:
-        """The number of the call in the flow."""
+    __slots__ = ("always", "id", "inputs", "maybe_none", "method", "op", "out", "streaming")
 
-    @property
-    def op(self) -> OpCall:
-        """The call in the flow."""
-
-    @property
-    def always(self) -> bool:
-        """True if the call runs in every step."""
+    def __init__(self, op: OpCall, method: Callable[..., Any], ports: Ports[Any], *, maybe_none: bool) -> None:
+        """`maybe_none`: the call may yield nothing."""
+        self.op, self.method, self.maybe_none = op, method, maybe_none
+        self.id, self.streaming, self.always = op.id, op.streaming, ports.job.activity.always(op.id)
+        self.connect(ports)
 
     def connect(self, ports: Ports[Any]) -> None:
         """Use the ports that the rank has for this call now."""
+        self.inputs = ports.inputs.get(self.id, [])
+        self.out = ports.outputs.get(self.id)
 
 
 class Position(Protocol):
@@ -52,16 +55,26 @@ class Position(Protocol):
 class Driver:
     """The effects of the steps. Each function that calls the workload raises what the workload raises."""
 
-    run: Callable[[Any, int], int]
-    """``run(call, step)`` runs a call, and returns the time in ns at which its operator ended."""
-    repeat: Callable[[Any, int], int]
-    """As `run`, for a call whose result every consumer has, and whose reports count already."""
+    operator: Callable[[OpCall], Callable[..., Any]]
+    """Returns the workload's function for a call. It takes the call's arguments by name."""
+    origin: Callable[[str], OriginValues]
+    """``origin(folder)`` returns the persisted snapshot in `folder`, as this rank sees it."""
+    repeating: Callable[[], AbstractContextManager[None]]
+    """Calls are repeated within it: what their operators report counts already."""
+    began: Callable[[], None]
+    """An operator begins: shows that on the page."""
+    ended: Callable[[Call, bool], int]
+    """``ended(call, repeated)``: the operator has ended, and its chunks are sent. Returns the time in ns."""
     look: Callable[[int], int]
     """``look(now)`` handles the messages that have come, and returns `now`. Raises `Stopping`."""
     done: Callable[[int, int], None]
     """``done(step, now)``: all calls of `step` are over, so its line of metrics is complete."""
     close: Callable[[int], None]
     """``close(step)``: the rank runs nothing after `step`, so it sends all lines of metrics."""
+    cut: Callable[[Watermarks], None]
+    """Takes from watermarks which lines of metrics end where, and which are written."""
+    say_again: Callable[[], None]
+    """Sends another incarnation of the agent all lines of metrics that may be lost."""
     report: Callable[[RankFinish], None]
     """Sends a message to the agent."""
     committed: Callable[[int], None]
@@ -79,7 +92,6 @@ class RankMachine:
 
     def __init__(
         self,
-        calls: Sequence[Call],
         effects: Effects[Any],
         driver: Driver,
         control: Control,
@@ -87,22 +99,48 @@ class RankMachine:
         *,
         ports: Ports[Any],
         position: Position,
+        taker: SnapshotTaker | None = None,
     ) -> None:
-        """`position.step` is the step that runs."""
-        self._calls, self._ports, self._position, self._driver = calls, ports, position, driver
-        self._page, self._waits, self._mail, self._now = effects.page.fields, effects.waits, effects.mail, effects.now
+        """`position.step` is the step that runs. `taker` takes snapshots between two steps."""
+        self._ports, self._position, self._driver, self._taker = ports, position, driver, taker
+        self._status, self._page = effects.page, effects.page.fields
+        self._waits, self._mail, self._now = effects.waits, effects.mail, effects.now
         self._control, self._hooks = control, hooks
-        self._taker: SnapshotTaker | None = None
-        self._changes: LayoutChanges | None = None
+        self._changes: LayoutChanges
         self._finish: RankFinish | None = None
         self._heard: Watermarks | None = None
         self._committed = self._persisted = -1
+        self._in_group = False
+        self.calls = [
+            Call(op, hooks.wrapped(op, driver.operator(op)), ports, maybe_none=hooks.may_yield_nothing(op))
+            for op in ports.job.graph.of_role(effects.mail.site.role)
+        ]
         control.end_at(ports.job.steps - 1)
         control.on_adopted.append(self._report_finish)
 
-    def follow(self, taker: SnapshotTaker | None, changes: LayoutChanges | None) -> None:
-        """From now on `taker` takes snapshots between two steps, and `changes` takes up new layouts."""
-        self._taker, self._changes = taker, changes
+    def begin(self, launch: RankLaunch, master: MasterMail) -> None:
+        """Open the edges of a rank whose state is restored, hear the agent, and repeat what else restores the rank.
+
+        Then the rank is ready for its first step. Raise what the effects raise.
+        """
+        control, ports, hooks = self._control, self._ports, self._hooks
+        self._in_group = launch.collective
+        self._changes = LayoutChanges(
+            launch.layout, ports, self._status, control,
+            end=self._hold, resized=self._resized, origin=self._driver.origin,
+        )  # fmt: skip
+        ports.open(control.wire.peers if control.wire is not None else ())
+        for opened in hooks.opened:
+            opened(launch.resume)
+        control.attend(self._wired, self._advanced)
+        master.attend(hooks.hear)
+        control.on_adopted.append(self._driver.say_again)
+        self._repeat(launch.resume)
+
+    def replace(self, method: Callable[..., Any]) -> None:
+        """Run `method` instead of each operator from now on."""
+        for call in self.calls:
+            call.method = method
 
     def enter(self, step: int) -> None:
         """Set the step that the workload sees."""
@@ -114,19 +152,14 @@ class RankMachine:
         Return early when the agent asks the rank to stop (`Control.stopping`). Raise what the effects raise.
         """
         fields, control, position, taker = self._page, self._control, self._position, self._taker
-        run, look, done = self._driver.run, self._driver.look, self._driver.done
-        calls, active = self._calls, self._ports.job.activity.active
-        before_step, before_inputs, step_done = (
-            self._hooks.before_step,
-            self._hooks.before_inputs,
-            self._hooks.step_done,
-        )
+        run, look, done = self.call, self._driver.look, self._driver.done
+        calls, hooks, active = self.calls, self._hooks, self._ports.job.activity.active
         finished, looked = start - 1, self._now()
         fields[FINISHED] = finished
         try:
             while finished < control.last:
                 step = finished + 1
-                for hook in before_step:
+                for hook in hooks.before_step:
                     hook(step)
                 if step > control.granted and not self._await_grant(finished):
                     break
@@ -134,12 +167,12 @@ class RankMachine:
                 now = looked
                 for call in calls:
                     if call.always or active(call.id, step):
-                        for hook in before_inputs:
+                        for hook in hooks.before_inputs:
                             hook(call.op, step)
                         now = run(call, step)
                         if now - looked > LOOK_NS:
                             looked = look(now)
-                for hook in step_done:
+                for hook in hooks.step_done:
                     hook(step, step >= control.last or step == control.pause)
                 fields[BUSY_NS] = fields[COMPUTED_NS]
                 done(step, now)
@@ -156,21 +189,61 @@ class RankMachine:
             self._mail.flush()
         return finished
 
-    def repeat(self, resume: int) -> bool:
-        """Repeat the last call up to step `resume` of each operator that returns nothing, in the order of the steps.
+    def call(self, call: Call, step: int, *, repeated: bool = False) -> int:
+        """Run a call; return the time in ns at which its operator ended. Raise its errors as `OperatorFailed`."""
+        fields, driver, taker, out = self._page, self._driver, self._taker, call.out
+        fields[OP] = call.id
+        try:
+            arguments = dict(call.op.constants)
+            for param, port in call.inputs:
+                arguments[param] = port.stream(step, call.streaming) if call.streaming else port.take(step)
+            for hook in self._hooks.before_call:
+                hook(call.op, step)
+            if taker is not None:
+                if taker.told:
+                    self.settle()
+                taker.calls()
+            if self._in_group:
+                # Ranks of a group wait for each other inside a call and send no acknowledgement there. So send those
+                # that were put off: a producer may need them to unblock another rank of the group.
+                self._mail.flush()
+            driver.began()
+            result = call.method(**arguments)
+            chunked = type(result) is GeneratorType
+            if chunked and out is not None:
+                out.put_chunks(step, result, maybe_none=call.maybe_none)
+            elif chunked:
+                for _ in result:
+                    pass
+            ended = driver.ended(call, repeated)
+            if out is not None and not chunked:
+                out.put(step, result)
+            for _, port in call.inputs:
+                if call.streaming:
+                    port.release_stream(step)
+                else:
+                    port.release(step)
+        except (Stopping, OperatorFailed):
+            raise
+        except BaseException as error:
+            raise OperatorFailed(call.op.label, step, error) from error
+        return ended
 
-        This restores a stateless rank to what it was after that step. Return whether the rank's role needs that.
-        """
-        job = self._ports.job
-        if resume < 0 or self._mail.site.role in job.unrepeated:
+    def settle(self) -> bool:
+        """While the rank waits, take the snapshot that it owes if it is time. Return True if it still owes one."""
+        taker, now = self._taker, self._position.step
+        if taker is None or taker.owed < 0:
             return False
-        sinks = [(last_call(job.activity, call.id, resume), call) for call in self._calls if call.op.returns is None]
-        for step, call in sorted(((at, call) for at, call in sinks if at is not None), key=lambda pair: pair[0]):
-            self.enter(step)
-            for hook in self._hooks.before_repeat:
-                hook(call.op, resume)
-            self._driver.repeat(call, step)
-        return True
+        step = taker.owed
+        self.enter(step)
+        try:
+            return taker.settle()
+        except Stopping:
+            raise
+        except BaseException as error:
+            raise OperatorFailed("snapshot", step, error) from error
+        finally:
+            self.enter(now)
 
     def finish(self, reason: str) -> None:
         """The workload wants the job to finish: tell the agent, and each of its next incarnations."""
@@ -194,16 +267,56 @@ class RankMachine:
             self._persisted = persisted
             self._driver.persisted(persisted)
 
+    def _repeat(self, resume: int) -> None:
+        """Repeat the last call up to step `resume` of each operator that returns nothing, in the order of the steps.
+
+        This restores a stateless rank to what it was after that step.
+        """
+        job = self._ports.job
+        if resume < 0 or self._mail.site.role in job.unrepeated:
+            return
+        sinks = [(last_call(job.activity, call.id, resume), call) for call in self.calls if call.op.returns is None]
+        with self._driver.repeating():
+            for step, call in sorted(((at, call) for at, call in sinks if at is not None), key=lambda pair: pair[0]):
+                self.enter(step)
+                for hook in self._hooks.before_repeat:
+                    hook(call.op, resume)
+                self.call(call, step, repeated=True)
+
+    def _wired(self, wire: Connect) -> None:
+        self._ports.rewire(wire.peers)
+        for rewired in self._hooks.rewired:
+            rewired()
+
+    def _advanced(self, advance: Watermarks) -> None:
+        self._driver.cut(advance)
+        for told in self._hooks.advanced:
+            told(advance)
+        if self._taker is not None:
+            self._taker.advanced(advance)
+        else:
+            self._ports.commit(advance.committed)
+
+    def _hold(self, step: int) -> None:
+        """Send all lines and have the snapshot persisted, because the rank runs no step after `step` for a while."""
+        self._driver.close(step)
+        if self._taker is not None:
+            self._taker.end(step)
+
+    def _resized(self, sizes: Mapping[str, int]) -> None:
+        for relaid in self._hooks.relaid:
+            relaid(dict(sizes))
+
     def _await_grant(self, finished: int) -> bool:
         """Wait until the rank may run the step after `finished`; return False if there is none."""
         fields, control, changes, step = self._page, self._control, self._changes, finished + 1
         fields[PHASE], fields[EDGE], fields[SINCE_NS] = IDLE, -1, self._now()
 
         def may_run() -> bool:
-            return step > control.last or (control.granted >= step and (changes is None or changes.may_go_on))
+            return step > control.last or (control.granted >= step and changes.may_go_on)
 
         def is_news() -> bool:
-            if may_run() or (changes is not None and changes.is_due(finished)):
+            if may_run() or changes.is_due(finished):
                 return True
             return self._driver.listens and control.advance is not self._heard
 
@@ -216,8 +329,8 @@ class RankMachine:
         return step <= control.last
 
     def _take_up_layout(self, finished: int) -> None:
-        if self._changes is not None and self._changes.follow(finished):
-            for call in self._calls:
+        if self._changes.follow(finished):
+            for call in self.calls:
                 call.connect(self._ports)
 
     def _take_snapshot(self, taker: SnapshotTaker, step: int) -> None:
