@@ -84,3 +84,9 @@ def test_a_number_of_many_constants_is_no_other_instruction() -> None:
 )
 def test_the_first_other_name_is_one_before_which_code_only_computes(text: str, name: str | None) -> None:
     assert first_other_name(compile(text, "", "eval"), NAMES) == name
+
+
+def test_code_that_catches_exceptions_does_not_end_at_an_unknown_name() -> None:
+    assert first_other_name(compile("unknown\nother()", "", "exec"), NAMES) == "unknown"
+    for text in ("try:\n unknown\nexcept NameError:\n other()", "try:\n unknown\nfinally:\n other()"):
+        assert first_other_name(compile(text, "", "exec"), NAMES) is None

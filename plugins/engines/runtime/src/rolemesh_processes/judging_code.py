@@ -46,7 +46,9 @@ def only_computes(code: CodeType, names: re.Pattern[str]) -> bool:
 
 def first_other_name(code: CodeType, names: re.Pattern[str]) -> str | None:
     """Return the first name in `code` that `names` does not match, if the code only computes until it reads that name;
-    else None. If nothing has this name, the code ends there."""
+    else None. If nothing has this name, the code ends there: it catches no exception."""
+    if code.co_exceptiontable:
+        return None
     for each in dis.get_instructions(code):
         if each.opcode == _NAME and not names.fullmatch(each.argval):
             return str(each.argval)
