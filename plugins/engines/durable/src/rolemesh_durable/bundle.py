@@ -32,7 +32,7 @@ from rolemesh_durable.protocol.master_config import MasterConfig
 from rolemesh_durable.protocol.messages import RankLaunch
 from rolemesh_durable.protocol.snapshot_plan import ENDLESS, SnapshotPlan
 from rolemesh_processes.openmp import BASE_ENV
-from rolemesh_processes.ownership import Owner
+from rolemesh_processes.ownership import this_process
 from rolemesh_runtime.variables import role_variables
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def _from_job_file(prepared: Prepared, *, owned: bool) -> Callable[..., MasterCo
         grant=options.grant,
         start_timeout_s=options.start_timeout_s,
         stop_grace_s=options.stop_grace_s,
-        driver=Owner.here(job.spec.name, "driver", "", 0) if owned else None,
+        driver=this_process() if owned else None,
         hang_after_s=options.hang.after_s,
         stacks=options.hang.stacks,
         stragglers=(options.stragglers.factor, options.stragglers.for_s),

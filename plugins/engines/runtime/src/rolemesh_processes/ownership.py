@@ -15,7 +15,7 @@ from rolemesh_processes import janitor
 from rolemesh_processes.boot import boot_id
 from rolemesh_processes.facts import is_stopped, start_time
 
-__all__ = ["Owner", "is_orphan", "owner_of"]
+__all__ = ["Owner", "is_orphan", "is_stopped_here", "owner_of", "this_process"]
 
 ORPHAN_S = 60.0
 """Minimum seconds without maintenance before a folder is removed."""
@@ -51,14 +51,20 @@ class Owner(msgspec.Struct, frozen=True):
         """Return whether the process is alive."""
         return self.boot == boot_id() and janitor.lives(self.pid, self.started)
 
-    @property
-    def stopped(self) -> bool:
-        """Return whether the process is alive, and a signal has stopped it, as Ctrl-Z does."""
-        return self.alive and is_stopped(self.pid)
-
     def encode(self) -> bytes:
         """Return the content of the owner file."""
         return msgspec.json.encode(self)
+
+
+def this_process() -> tuple[str, int, int]:
+    """Return the boot, the pid and the start (clock ticks since boot) of this process, which no other process has."""
+    return boot_id(), os.getpid(), start_time(os.getpid())
+
+
+def is_stopped_here(process: tuple[str, int, int]) -> bool:
+    """Return whether a process of this boot (`this_process`) is alive and stopped by a signal, as by Ctrl-Z."""
+    boot, pid, started = process
+    return boot == boot_id() and janitor.lives(pid, started) and is_stopped(pid)
 
 
 def owner_of(folder: Path) -> Owner | None:

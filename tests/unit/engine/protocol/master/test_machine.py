@@ -25,9 +25,8 @@ from rolemesh_durable.protocol.master.progress import WARNED_S
 from rolemesh_durable.protocol.master.replay import follow, replay
 from rolemesh_durable.protocol.master.state import JobState, KeptJob
 from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
-from rolemesh_processes.ownership import Owner
 
-DRIVER = Owner.here("job", "driver", "", 0)
+DRIVER = ("boot", 1, 1)
 
 
 def job(ranks: int = 1, agents: int = 1, ladder: tuple[LadderLevel, ...] = (), **settings: Any) -> MasterMachine:

@@ -27,6 +27,7 @@ from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.master_config import MasterConfig, agent_start
 from rolemesh_durable.protocol.snapshot_plan import known
+from rolemesh_processes.ownership import is_stopped_here
 
 __all__ = ["BackgroundTasks"]
 
@@ -74,7 +75,7 @@ class BackgroundTasks:
         def task() -> None:
             seen, looked = e.NodesSeen(()), float("-inf")
             while True:
-                if (driver := self._config.driver) and driver.stopped:
+                if self._config.driver and is_stopped_here(self._config.driver):
                     self._answer(e.OwnerSeen())
                 with contextlib.suppress(RolemeshError, OSError):
                     if leaving := self._launcher.leaving():

@@ -11,7 +11,6 @@ from rolemesh_durable.protocol.job import JobConfig, PluginUse
 from rolemesh_durable.protocol.launcher import AgentPlace, AgentStart
 from rolemesh_durable.protocol.messages import RankLaunch
 from rolemesh_durable.protocol.starts import AgentConfig
-from rolemesh_processes.ownership import Owner
 
 __all__ = ["MasterConfig", "agent_start"]
 
@@ -56,8 +55,8 @@ class MasterConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Maximum number of steps that ranks may be ahead of the slowest; None for the default."""
     start_timeout_s: float
     stop_grace_s: float
-    driver: Owner | None
-    """The process without which the job ends itself after `lease_s`; None if it is detached."""
+    driver: tuple[str, int, int] | None
+    """The process (`this_process`) without which the job ends itself after `lease_s`; None if it is detached."""
     hang_after_s: float | None = None
     stacks: bool = True
     """True if agents record the stacks of a rank that hangs."""
