@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -553,4 +554,5 @@ def test_a_broker_that_goes_away_during_the_authentication_refuses_nobody(part: 
     told = KafkaError(KafkaError._AUTHENTICATION, f"SASL PLAIN mechanism handshake failed: {part}")
     assert isinstance(made._failed(told), BrokerAway)
     made._on_error(told)
-    made._check()
+    with suppress(BrokerAway):  # nobody is at host:1, which the client may know by now
+        made._check()
