@@ -40,18 +40,18 @@ class Loop:
     ) -> None:
         """`taker` takes snapshots between two steps. ``origin(folder)`` returns a persisted snapshot."""
         ctx, workload = rank.ctx, rank.workload
-        self._ctx, self._endpoint = ctx, rank.endpoint
+        self._ctx, self._endpoint, self._taker = ctx, rank.endpoint, taker
         self._fields, self._meter, self._control = rank.status_page.fields, rank.meter, control
         self._fail_waiting: Callable[[], None] | None = None
         self._port = port_of(ctx)
         self._port.observe(self._progress)
-        self._apart = 0
+        began, ended = _timed(rank, self._tell_finish)
         driver = Driver(
             operator=lambda op: getattr(workload, op.operator),
             origin=origin,
             repeating=self._port.without_reports,
-            began=self._began,
-            ended=self._ended,
+            began=began,
+            ended=ended,
             look=self._look,
             done=rank.meter.finished,
             close=rank.meter.close,
@@ -120,27 +120,33 @@ class Loop:
                 raise OperatorFailed("its services", self._ctx.step, error) from error
         self._tell_finish()
         soon = self._meter.idle()
-        return self._machine.settle() or soon
+        return soon if self._taker is None or self._taker.owed < 0 else self._machine.settle() or soon
 
-    def _began(self) -> None:
-        fields, meter = self._fields, self._meter
+
+def _timed(rank: Rank, tell_finish: Callable[[], None]) -> tuple[Callable[[], None], Callable[[Call, bool], int]]:
+    """Return `Driver.began` and `Driver.ended`, which every call pays for."""
+    fields, meter, reports, apart = rank.status_page.fields, rank.meter, port_of(rank.ctx), 0
+
+    def begin() -> None:
+        nonlocal apart
         fields[status.PHASE], fields[status.EDGE], fields[status.SINCE_NS] = status.COMPUTING, -1, meter.begin()
-        self._apart = meter.waiting + meter.blocked
+        apart = meter.waiting + meter.blocked
 
-    def _ended(self, call: Call, repeated: bool) -> int:
-        fields, meter, reports, ended = self._fields, self._meter, self._port, monotonic_ns()
-        began = meter.began
-        meter.computed(ended - began + self._apart - meter.waiting - meter.blocked, ended)
+    def end(call: Call, repeated: bool) -> int:
+        ended, began = monotonic_ns(), meter.began
+        meter.computed(ended - began + apart - meter.waiting - meter.blocked, ended)
         if ended - began >= LONG_NS:
             meter.span(status.COMPUTING, -1, began, ended)
         fields[status.COMPUTED_NS] = meter.busy + meter.served
         if (reports.means or reports.sums or reports.records) and not repeated:
             meter.collect(call.op.label)
         if reports.finishing:
-            self._tell_finish()
+            tell_finish()
         if fields[status.DONE] >= 0 or fields[status.ANSWERED]:
             fields[status.DONE], fields[status.TOTAL], fields[status.ANSWERED] = -1, 0, 0
         return ended
+
+    return begin, end
 
 
 def listens(workload: Workload) -> bool:

@@ -31,11 +31,11 @@ LOOK_NS = 5_000_000
 class Call:
     """One operator call of the rank's schedule."""
 
-    __slots__ = ("always", "id", "inputs", "maybe_none", "method", "op", "out", "streaming")
+    __slots__ = ("always", "constants", "id", "inputs", "maybe_none", "method", "op", "out", "streaming")
 
     def __init__(self, op: OpCall, method: Callable[..., Any], ports: Ports[Any], *, maybe_none: bool) -> None:
         """`maybe_none`: the call may yield nothing."""
-        self.op, self.method, self.maybe_none = op, method, maybe_none
+        self.op, self.constants, self.method, self.maybe_none = op, op.constants, method, maybe_none
         self.id, self.streaming, self.always = op.id, op.streaming, ports.job.activity.always(op.id)
         self.connect(ports)
 
@@ -105,7 +105,7 @@ class RankMachine:
         self._ports, self._position, self._driver, self._taker = ports, position, driver, taker
         self._status, self._page = effects.page, effects.page.fields
         self._waits, self._mail, self._now = effects.waits, effects.mail, effects.now
-        self._control, self._hooks = control, hooks
+        self._control, self._hooks, self._before_call = control, hooks, hooks.before_call
         self._changes: LayoutChanges
         self._finish: RankFinish | None = None
         self._heard: Watermarks | None = None
@@ -194,10 +194,10 @@ class RankMachine:
         fields, driver, taker, out = self._page, self._driver, self._taker, call.out
         fields[OP] = call.id
         try:
-            arguments = dict(call.op.constants)
+            arguments = dict(call.constants)
             for param, port in call.inputs:
                 arguments[param] = port.stream(step, call.streaming) if call.streaming else port.take(step)
-            for hook in self._hooks.before_call:
+            for hook in self._before_call:
                 hook(call.op, step)
             if taker is not None:
                 if taker.told:
