@@ -55,7 +55,8 @@ class Work:
     """Squares; dawdles, and fails or dies where it is told to, once the file `awaited` has content."""
 
     def __init__(self, ctx, fail_at=-1, die_at=-1, on_rank=0, sleep=0.0, awaited=""):
-        self.ctx, self.sleep, self.awaited = ctx, sleep, awaited
+        self.ctx, self.sleep = ctx, sleep
+        self.awaited = awaited
         mine = ctx.rank == on_rank
         self.fail_at = fail_at if mine else -1
         self.die_at = die_at if mine else -1
