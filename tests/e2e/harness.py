@@ -52,7 +52,8 @@ class Source:
 
 
 class Work:
-    """Squares; dawdles, and fails or dies where it is told to, once the file `awaited` has content."""
+    """Squares numbers, slowly if told. At a given step it waits until the file `awaited` has content, and then fails or
+    dies."""
 
     def __init__(self, ctx, fail_at=-1, die_at=-1, on_rank=0, sleep=0.0, awaited=""):
         self.ctx, self.sleep = ctx, sleep

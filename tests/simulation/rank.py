@@ -386,7 +386,7 @@ class SimRank:
         self.until(lambda: False)
 
     def _ended(self, call: Call, repeated: bool) -> int:
-        """Each operator takes so long that the rank looks into its inbox after the step."""
+        """The rank looks into its inbox after each operator, as after a long one."""
         self._ticks += LOOK_NS + 1
         return self._ticks
 

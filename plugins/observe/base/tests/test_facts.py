@@ -161,7 +161,7 @@ def test_a_recovery_has_its_failures_and_its_times() -> None:
     [anew] = stories(
         [planned, event(12, "recovery_launched", number=1, ranks=[{"role": "a", "rank": 0, "resume": -1}])]
     )
-    assert (anew.resume, anew.source) == ((("a/0", 0),), ""), "before the first step there is no state"
+    assert (anew.resume, anew.source) == ((("a/0", 0),), ""), "a rank that begins at step 0 has no state to restore"
     event_of_strange_types = event(11, "recovery_planned", number=2, plan=7, trail=5)
     assert stories([event_of_strange_types, event(12, "recovery_launched", number=2, ranks=3)])[0].trail == ()
     [alone] = stories([event(10, "failure", failure=failure)])

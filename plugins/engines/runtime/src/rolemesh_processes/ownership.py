@@ -49,7 +49,7 @@ class Owner(msgspec.Struct, frozen=True):
     @property
     def alive(self) -> bool:
         """Return whether the process is alive."""
-        return self.boot == boot_id() and janitor.lives(self.pid, self.started)
+        return _lives((self.boot, self.pid, self.started))
 
     def encode(self) -> bytes:
         """Return the content of the owner file."""
@@ -62,9 +62,13 @@ def this_process() -> tuple[str, int, int]:
 
 
 def is_stopped_here(process: tuple[str, int, int]) -> bool:
-    """Return whether a process of this boot (`this_process`) is alive and stopped by a signal, as by Ctrl-Z."""
+    """Return whether a signal, such as that of Ctrl-Z, has stopped a process (`this_process`) of this boot."""
+    return _lives(process) and is_stopped(process[1])
+
+
+def _lives(process: tuple[str, int, int]) -> bool:
     boot, pid, started = process
-    return boot == boot_id() and janitor.lives(pid, started) and is_stopped(pid)
+    return boot == boot_id() and janitor.lives(pid, started)
 
 
 def owner_of(folder: Path) -> Owner | None:
