@@ -147,17 +147,29 @@ def private_uses(ours: Mapping[str, Distribution]) -> Iterator[Use]:
                     yield Use(module, node.lineno, ast.unparse(node), name)  # type: ignore[attr-defined]
 
 
+WAITS = ["acquire", "create_connection", "join", "result", "settimeout", "timeout", "wait", "wait_for"]
+"""Names of calls whose numbers from `PATIENCE_S` on are seconds after which a test gives up."""
+PATIENCE_S = range(5, 1000)
+
+
 def _limited(root: Path) -> Iterator[str]:
-    """Yield each test that limits how long a process may take. A busy machine would fail it; pytest's own limit ends a
-    process that hangs. A test that expects a process to take longer names TimeoutExpired."""
+    """Yield each wait of a test that ends after some seconds, and each process that may take only so long. A busy
+    machine would fail it; what hangs ends after `tests.waiting.HANG_S`. Files that name TimeoutExpired expect it."""
     for path in [*root.glob("tests/**/*.py"), *root.glob("plugins/**/tests/**/*.py")]:
         code = path.read_text(encoding="utf-8")
-        if "timeout=" not in code or "TimeoutExpired" in code:
+        if "TimeoutExpired" in code or not any(name in code for name in WAITS):
             continue
         for call in (node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)):
-            limited = "timeout" in {each.arg for each in call.keywords}
-            if limited and ast.unparse(call.func).endswith(("subprocess.run", ".communicate")):
-                yield f"{path.relative_to(root)}:{call.lineno}: a busy machine takes longer: leave timeout out"
+            function, given = ast.unparse(call.func), {each.arg: each.value for each in call.keywords}
+            limits = [given["timeout"]] if "timeout" in given else []
+            process = function.endswith(("subprocess.run", ".communicate"))
+            of, _, name = function.rpartition(".")
+            if of and name in WAITS and of != "pytest.mark":
+                limits += call.args
+            numbers = [each.value for each in limits if isinstance(each, ast.Constant)]
+            if (process and limits) or any(isinstance(n, int | float) and int(n) in PATIENCE_S for n in numbers):
+                remedy = "leave timeout out" if process else "wait for HANG_S of tests.waiting"
+                yield f"{path.relative_to(root)}:{call.lineno}: a busy machine takes longer: {remedy}"
 
 
 def _unlisted(ours: Mapping[str, Distribution], linter: Mapping[str, Any]) -> Iterator[str]:

@@ -158,9 +158,16 @@ def test_a_verb_that_opens_a_file_of_a_run_otherwise_is_found(house: Write, code
         ("subprocess.run(['tea'], timeout=60)", "tests/test_tea.py:1"),
         ("out, _ = process.communicate(timeout=60)", "tests/test_tea.py:1"),
         ("subprocess.run(['tea'])", ""),
+        ("assert ready.wait(60)", "tests/test_tea.py:1"),
+        ("async def test_tea():\n    async with asyncio.timeout(10):\n        await tea()", "tests/test_tea.py:2"),
+        ("urlopen('http://tea', timeout=10.0)", "tests/test_tea.py:1"),
+        ("assert ready.wait(HANG_S)", ""),
+        ("assert not ready.wait(0.05)", ""),
+        ("pool.acquire(40_000)", ""),
+        ("pytestmark = pytest.mark.timeout(600)", ""),
         ("with pytest.raises(subprocess.TimeoutExpired):\n    subprocess.run(['tea'], timeout=1)", ""),
     ],
 )
-def test_a_test_that_limits_a_process_is_found(house: Write, code: str, found: str) -> None:
+def test_a_test_that_gives_up_after_some_seconds_is_found(house: Write, code: str, found: str) -> None:
     _write(root := house(), "tests", {"test_tea.py": code})
     assert [each.split(": ")[0] for each in problems(root)] == [found] * bool(found)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.e2e.harness import Job
-from tests.waiting import until
+from tests.waiting import HANG_S, until
 from tests.wheels import write_wheel
 
 from rolemesh_durable.control.client import ControlClient
@@ -195,7 +195,7 @@ def test_a_requirement_that_does_not_exist_ends_the_job_with_pips_own_words(vers
 def test_a_job_that_waits_for_pip_survives_its_agent_and_can_be_stopped(make_job: Callable[..., Job]) -> None:
     job = in_job(make_job("versions"), requirement="never-answered")
     with socket.create_server(("127.0.0.1", 0)) as silent_index:
-        silent_index.settimeout(60)
+        silent_index.settimeout(HANG_S)
         url = f"http://127.0.0.1:{silent_index.getsockname()[1]}/"
         text = (job.folder / "job.yaml").read_text()
         (job.folder / "job.yaml").write_text(text.replace("PIP_NO_INDEX: 1", f"PIP_INDEX_URL: '{url}'"))

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import zmq
 from tests.e2e.harness import Job
-from tests.waiting import until
+from tests.waiting import HANG_S, until
 from zmq.utils.monitor import recv_monitor_message
 
 GARBAGE = [
@@ -40,7 +40,7 @@ def throw_packets(path: Path) -> None:
     """Everything in `GARBAGE`, each in a connection of its own: the zygote closes it as soon as it has read it."""
     for frames in GARBAGE:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
-            stranger.settimeout(30)
+            stranger.settimeout(HANG_S)
             stranger.connect(str(path))
             stranger.send(b"".join(frames)[:100_000])
             assert stranger.recv(1000) == b""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 import ray
 from tests.e2e.harness import Job
-from tests.waiting import until
+from tests.waiting import HANG_S, until
 
 pytestmark = pytest.mark.ray
 
@@ -190,7 +190,7 @@ def test_a_job_whose_room_is_taken_while_it_starts_says_so(make_job: Make, ray_a
     until((job.run_dir / "plan.json").exists, "it is planned")
     taken = ray.util.placement_group([{"CPU": 2.0}] * 2)
     try:
-        assert taken.wait(60)
+        assert taken.wait(HANG_S)
         ended(process, 2)
     finally:
         ray.util.remove_placement_group(taken)

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from tests.e2e.harness import Job
 from tests.e2e.ladder import of_kind
-from tests.waiting import until
+from tests.waiting import HANG_S, until
 
 from rolemesh_durable.control.client import ControlClient
 from rolemesh_durable.extensions.rehearsal.requests import InjectFault
@@ -331,7 +331,7 @@ def in_the_topic(url: str) -> list[int]:
 
     config = {"bootstrap.servers": url, "group.id": "judge", "enable.partition.eof": True, "log_level": 0}
     consumer = Consumer({**config, "enable.auto.commit": False, "isolation.level": "read_committed"})
-    partitions = consumer.list_topics("clicks", timeout=20).topics["clicks"].partitions
+    partitions = consumer.list_topics("clicks", timeout=HANG_S).topics["clicks"].partitions
     consumer.assign([TopicPartition("clicks", number, 0) for number in partitions])
     found, ended = [], 0
     while ended < len(partitions):

@@ -12,6 +12,7 @@ import aiohttp
 import anthropic
 import openai
 import pytest
+from tests.waiting import HANG_S
 
 from rolemesh_gateway import server
 
@@ -85,7 +86,7 @@ def said(text):
 
 
 async def until(condition) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HANG_S):
         while not condition():
             await asyncio.sleep(0.005)
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.waiting import HANG_S
 
 from rolemesh import RankContext
 from rolemesh_agents import ConversationFailedError, EndReached, Reward, Start
@@ -147,7 +148,7 @@ def test_a_cancelled_conversation_ends_its_program(scripted, says, tmp_path):
         harness = ProcessHarness(ProcessHarness.Options(command=["sh", "-c", "touch $HOME/up; sleep 600"]))
         await harness.setup(RankContext(base=PROGRAMS, tmp_dir=tmp_path))
         task = asyncio.ensure_future(harness.run(scripted(lambda messages: says("ok"))))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG_S):
             while not list(tmp_path.glob("*/*/up")):
                 await asyncio.sleep(0.01)
             task.cancel()

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import openai
 import pytest
+from tests.waiting import HANG_S
 
 from rolemesh_agents import Reward
 from rolemesh_gateway import server
@@ -26,7 +27,7 @@ def session(door) -> aiohttp.ClientSession:
 
 
 async def until(condition) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HANG_S):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -138,7 +139,7 @@ def test_long_bodies_that_do_not_end_take_a_limited_memory_and_the_next_one_is_r
                 opened.append(await asyncio.open_connection(host, int(port)))
                 opened[-1][1].write(head.encode() + b"Content-Length: 999999\r\n\r\n" + b" " * 990_000)
                 await opened[-1][1].drain()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(HANG_S):
                 refused = await opened[-1][0].readuntil(b"\r\n\r\n")
             assert refused.startswith(b"HTTP/1.1 429 ")
             assert b"x-should-retry: true" in refused
@@ -186,7 +187,7 @@ def test_a_connection_that_brings_no_right_key_is_closed_and_one_with_a_key_stay
                 [b"", b"GET /1/v1/models HTTP/1.1\r\nHost: x\r\n\r\n"] * 20, opened, strict=True
             ):
                 writer.write(data)
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(HANG_S):
                     with suppress(ConnectionResetError):
                         await reader.read()
                 writer.close()
@@ -480,7 +481,7 @@ def test_the_end_of_a_conversation_closes_its_connections(gateway, says):
             writer.write(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
             await reader.readuntil(b"\r\n\r\n")
             here.server.close(here.door)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(HANG_S):
                 await reader.read()
             writer.close()
 

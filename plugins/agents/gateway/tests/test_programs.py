@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.waiting import until
+from tests.waiting import HANG_S, until
 
 from rolemesh_gateway.programs import Program, ProgramResult
 
@@ -103,7 +103,7 @@ def test_a_guard_that_is_killed_takes_the_program_along(tmp_path):
     found = asyncio.run(ran(code, tmp_path))
     assert found.ended == "guard"
     assert not list(tmp_path.iterdir())
-    assert not psutil.pid_exists(int(pids.read_text())) or psutil.Process(int(pids.read_text())).wait(60) is None
+    assert not psutil.pid_exists(int(pids.read_text())) or psutil.Process(int(pids.read_text())).wait(HANG_S) is None
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

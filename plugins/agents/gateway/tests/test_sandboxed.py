@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import aiohttp
 import psutil
 import pytest
-from tests.waiting import until
+from tests.waiting import HANG_S, until
 
 from rolemesh import OptionsError, RankContext
 from rolemesh_agents import AgentError, ConversationFailedError, Limits, Start
@@ -115,7 +115,7 @@ def test_a_socket_for_one_conversation_leads_to_no_other_one(gateway, says):
                         seen[url == address, door is other] = answer.status
             assert seen == {(True, False): 200, (True, True): 401, (False, True): 200}
             here.server.close(here.door)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(HANG_S):
                 while listener.fileno() >= 0:
                     await asyncio.sleep(0.005)
 
@@ -152,7 +152,7 @@ def test_a_conversation_that_ends_early_leaves_nothing_of_its_program(scripted, 
         me = psutil.Process()
         before, others = me.num_fds(), me.children(recursive=True)
         task = asyncio.ensure_future(harness.run(scripted(lambda messages: says("ok"))))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG_S):
             while not list(tmp_path.glob("*/*/up")):
                 await asyncio.sleep(0.01)
             left = set(me.children(recursive=True)).difference(others)

@@ -23,6 +23,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from tests.waiting import HANG_S
 from vllm_cases import ALWAYS, APIS, PARSERS, REASONING, TOOLS, Case, cases
 from vllm_differences import reason_of
 from vllm_forms import body_of, path_of, read
@@ -84,7 +85,7 @@ async def asked(name: str, place: Any, todo: list[tuple[Case, str]]) -> list[dic
     template, tokenizer = Template(bench.tokenizer_of_all(name), reasoning=place), bench.tokenizer_of_all(name)
     server = Server("policy", 8.0, 16)
     await server.start()
-    client = httpx.AsyncClient(timeout=30, limits=httpx.Limits(max_keepalive_connections=0))
+    client = httpx.AsyncClient(timeout=HANG_S, limits=httpx.Limits(max_keepalive_connections=0))
     found = []
     for case, api in todo:
         ids = sampled(name, case)

@@ -84,7 +84,7 @@ async def main(model: str, asked: str, answers: str) -> None:
                 print(f"{len(found)} of {len(requests)}: {key}", flush=True)
             core.forced = request["ids"]
             transport = httpx.ASGITransport(app=apps[key], raise_app_exceptions=False)
-            async with httpx.AsyncClient(transport=transport, base_url="http://vllm", timeout=60) as client:
+            async with httpx.AsyncClient(transport=transport, base_url="http://vllm", timeout=None) as client:
                 told = await client.post(path_of(request["api"]), json=request["body"])
             try:
                 found.append(read(request["api"], told.status_code, told.text))

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.waiting import until
+from tests.waiting import HANG_S, until
 
 from rolemesh.errors import OptionsError
 from rolemesh_agents import AgentError, Episode, Observation, Reward, Start, Task, ToolCall
@@ -180,7 +180,7 @@ def test_a_process_in_another_session_ends_with_its_episode(begun: Callable[...,
     left = psutil.Process(int(episode.call(ToolCall("leave", {})).content))
     assert left.is_running()
     episode.close()
-    left.wait(60)
+    left.wait(HANG_S)
 
 
 def test_a_process_in_another_session_ends_with_a_killed_rank(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
+from tests.waiting import HANG_S
 from websockets.sync.server import Server, serve
 
 from rolemesh_agents import AgentError, Observation, Start, Task, ToolCall
@@ -136,7 +137,7 @@ def test_a_server_that_is_late_is_a_failure_within_the_limit() -> None:
 
     def late(message: dict[str, Any]) -> Any:
         if message["type"] == "step":
-            over.wait(60)
+            over.wait(HANG_S)
         return seen(sum=1)
 
     with server(late) as url:

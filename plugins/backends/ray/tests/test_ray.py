@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import ray
-from tests.waiting import until
+from tests.waiting import HANG_S, until
 
 from rolemesh.errors import BackendError
 from rolemesh_durable.protocol.launcher import AgentPlace, AgentStart
@@ -289,7 +289,7 @@ def test_a_master_starts_on_its_node_every_time_and_elsewhere_once_that_is_lost(
 def answers(master: Any) -> int:
     """The pid of a master, 0 if it does not answer."""
     try:
-        return int(ray.get(master.pid.remote(), timeout=60))
+        return int(ray.get(master.pid.remote(), timeout=HANG_S))
     except ray.exceptions.RayError:
         return 0
 
@@ -306,7 +306,7 @@ def test_agents_that_speak_to_a_master_that_is_not_there_go_on(hands: Hands) -> 
 def heard_last(hands: Hands) -> bool:
     hands.launcher.send("a", 1, b"are you there?")
     try:
-        said = ray.get(hands.master.said.remote(), timeout=60)
+        said = ray.get(hands.master.said.remote(), timeout=HANG_S)
     except ray.exceptions.RayError:
         return False
     return any("are you there?" in text for _, text in said)
@@ -340,7 +340,7 @@ def test_the_start_data_of_a_master_outlive_the_command(ray_cluster: Any) -> Non
 
     def again() -> Any:
         try:
-            about = ray.get(keeper.about.remote(), timeout=30)
+            about = ray.get(keeper.about.remote(), timeout=HANG_S)
         except ray.exceptions.ActorUnavailableError:
             return None  # Ray is about to start it
         return about if about[0] != pid else None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import ray
-from tests.waiting import until
+from tests.waiting import HANG_S, until
 
 from rolemesh.api.cluster import ClusterView
 from rolemesh.api.plugin import NoOptions
@@ -74,7 +74,7 @@ def test_a_reservation_counts_as_soon_as_it_is_made_and_names_its_job(join: Call
     turn = join("second", cpus())
     group = ray.util.placement_group([{"CPU": 1.0}], name=reservation_name("holder", 0))
     try:
-        assert group.wait(60)
+        assert group.wait(HANG_S)
         told = str(turn.look())
         assert "the cluster is short of 1 cpu; job holder has cpu 1" in told
     finally:
@@ -87,7 +87,7 @@ def test_one_of_the_drivers_that_decide_at_the_same_time_starts(join: Callable[.
         begin, found = threading.Barrier(len(turns)), list[object]()
 
         def look(turn: RayTurn, begin: threading.Barrier = begin, found: list[object] = found) -> None:
-            begin.wait(60)
+            begin.wait(HANG_S)
             found.append(turn.look())
 
         threads = [threading.Thread(target=look, args=(turn,)) for turn in turns]

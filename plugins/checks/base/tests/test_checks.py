@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import HANG_S
 
 from rolemesh_checks import DiskCheck, MatmulCheck, MemoryCheck, NetworkCheck, SharedMemoryCheck
 from rolemesh_durable.checks import Check, CheckedNode
@@ -52,7 +53,7 @@ def test_nodes_measure_the_network_between_them(tmp_path: Path, count: int) -> N
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(40)
+        thread.join(HANG_S)
     assert set(found) == set(names)
     assert all(rate > 0 for rate in found.values())
     assert list(tmp_path.iterdir()) == []

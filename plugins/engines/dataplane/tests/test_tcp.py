@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import zmq
+from tests.waiting import HANG_S
 
 from rolemesh_dataplane.inbox import Inbox
 from rolemesh_dataplane.pieces import CUT, LIMIT, PIECE, cut, joined
@@ -67,7 +68,7 @@ def test_a_wrong_key_is_refused_and_counted(inbox, kind, host):
 def test_a_peer_that_has_not_proved_that_it_has_the_key_cannot_send_more_than_a_piece(inbox, size):
     transport = TcpTransport(None)
     address = transport.open(inbox, Site("a", 0, "n0", 0, "127.0.0.1", "/", "/", make_keys()))
-    with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), 20) as peer:
+    with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), HANG_S) as peer:
         greeting = b"\xff" + bytes(8) + b"\x7f\3\0" + b"CURVE".ljust(20, b"\0") + bytes(32)  # ZMTP 3.0 (RFC 23)
         peer.sendall(greeting)
         received = b""

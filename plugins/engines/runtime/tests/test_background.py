@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from tests.waiting import HANG_S
 
 from rolemesh.api.observer import Event, Missed, StepMetrics
 from rolemesh_runtime import background
@@ -25,7 +26,7 @@ class Recorder:
 
     def broadcast(self, hook: str, /, **arguments: Any) -> None:
         self.entered.set()
-        assert self.go_on.wait(60)
+        assert self.go_on.wait(HANG_S)
         self.seen.append((hook, next(iter(arguments.values()))))
 
     def each(self) -> Mapping[str, Teller]:
@@ -58,7 +59,7 @@ def test_hooks_are_called_in_order_and_only_with_the_latest_waiting_status() -> 
     slow = Recorder()
     relay = Background(slow)
     relay.broadcast("event", event=1)
-    assert slow.entered.wait(60)
+    assert slow.entered.wait(HANG_S)
     for number in range(3):
         relay.broadcast("status", status=number)
     relay.broadcast("event", event=2)
@@ -66,7 +67,7 @@ def test_hooks_are_called_in_order_and_only_with_the_latest_waiting_status() -> 
 
     assert not relay.wait(0)
     slow.go_on.set()
-    assert relay.wait(60)
+    assert relay.wait(HANG_S)
     assert slow.seen == [("event", 1), ("status", 2), ("event", 2)]
 
 
@@ -74,7 +75,7 @@ def test_a_hung_observer_delays_no_other_and_its_missed_events_are_reported() ->
     slow, quick = Recorder(), Recorder(waits=False)
     relay = Background(Both(slow, quick))
     relay.broadcast("job_started", run="run")
-    assert slow.entered.wait(60)
+    assert slow.entered.wait(HANG_S)
     relay.broadcast("event", event=event(1))
     relay.broadcast("steps_finished", metrics=(line(0), line(1)))
     relay.broadcast("job_ended", result="result")
@@ -97,7 +98,7 @@ def test_a_slow_observer_gets_missed_in_place_of_the_oldest_notifications(caplog
     slow = Recorder()
     relay = Background(slow, most_behind=4)
     relay.broadcast("job_started", run="run")
-    assert slow.entered.wait(60)
+    assert slow.entered.wait(HANG_S)
     with caplog.at_level(logging.WARNING):
         for step in range(10):
             relay.broadcast("steps_finished", metrics=(line(step),))
@@ -107,7 +108,7 @@ def test_a_slow_observer_gets_missed_in_place_of_the_oldest_notifications(caplog
     assert "too slow for this job" in warning
     relay.close()
     slow.go_on.set()
-    assert relay.wait(60)
+    assert relay.wait(HANG_S)
 
     missed = Missed(events=8, first_event=1, last_event=8, lines=8, first_step=0, last_step=7)
     assert slow.seen[:2] == [("job_started", "run"), ("missed", missed)]
@@ -121,12 +122,12 @@ def test_lines_that_wait_are_passed_on_together() -> None:
     slow = Recorder()
     relay = Background(slow)
     relay.broadcast("event", event=event(1))
-    assert slow.entered.wait(60)
+    assert slow.entered.wait(HANG_S)
     for step in range(3):
         relay.broadcast("steps_finished", metrics=(line(step),))
     relay.close()
     slow.go_on.set()
-    assert relay.wait(60)
+    assert relay.wait(HANG_S)
     assert [hook for hook, _ in slow.seen] == ["event", "steps_finished"]
 
 
@@ -141,7 +142,7 @@ def test_a_caller_with_more_events_waits_for_a_working_observer_and_for_no_hung_
         relay.broadcast("steps_finished", metrics=(line(step),))
     slow.go_on.set()
     relay.close()
-    assert relay.wait(60)
+    assert relay.wait(HANG_S)
     assert quick.steps == list(range(100))
     (missed,) = [what for hook, what in slow.seen if hook == "missed"]
     assert missed.last_step == 91

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import HANG_S
 
 from rolemesh.errors import RolemeshError
 from rolemesh_runtime import unreadable
@@ -47,5 +48,5 @@ def test_looking_holds_the_error_of_the_last_look_until_something_is_found() -> 
     looking = Looking(look, 0.2)
     looking.look_again(0.1)
     assert (looking.found, str(looking.error)) == (None, "broken")
-    looking.wait(60)
+    looking.wait(HANG_S)
     assert (looking.found, looking.error) == (7, None)

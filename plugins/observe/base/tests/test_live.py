@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from starlette.types import Message
+from tests.waiting import HANG_S
 
 from rolemesh_view import live
 from rolemesh_view.live import Live, Parts
@@ -42,7 +43,7 @@ def test_thirty_readers_share_one_computation_and_a_slow_one_gets_only_the_lates
         return Parts({"live": shown[0], "same": "x"})
 
     async def until(true: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_S):
             while not true():
                 await asyncio.sleep(0.005)
 
@@ -62,9 +63,9 @@ def test_thirty_readers_share_one_computation_and_a_slow_one_gets_only_the_lates
         assert [b"three" in each for each in slow.got] == [False, False, False, True]
         for reader in readers[1:]:
             reader.gone.set()
-        await asyncio.wait_for(asyncio.gather(*(reader.task for reader in readers[1:])), 10)
+        await asyncio.wait_for(asyncio.gather(*(reader.task for reader in readers[1:])), HANG_S)
         streams.close()
-        await asyncio.wait_for(asyncio.gather(slow.task, readers[0].task), 10)
+        await asyncio.wait_for(asyncio.gather(slow.task, readers[0].task), HANG_S)
         looks = len(computed)
         await asyncio.sleep(0.05)
         assert len(computed) <= looks + 1, "without readers nobody looks"

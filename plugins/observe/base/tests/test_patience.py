@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
+from tests.waiting import HANG_S
 
 from rolemesh_view import application, patience, server
 from rolemesh_view.guard import Access
@@ -34,7 +35,7 @@ def held(run: Viewed, *, works: bool = False) -> Iterator[None]:
 
     thread = threading.Thread(target=hold)
     thread.start()
-    ready.wait(60)
+    ready.wait(HANG_S)
     try:
         yield
     finally:
@@ -82,7 +83,7 @@ def test_a_folder_that_does_not_answer_before_the_first_listing_is_named_and_the
 
     def slow(path: Path) -> bool:
         if path.parent.name == "silent":
-            over.wait(60)
+            over.wait(HANG_S)
         return is_file(path)
 
     monkeypatch.setattr(Path, "is_file", slow)
@@ -110,7 +111,7 @@ def test_a_list_waits_for_a_few_runs_only(monkeypatch: pytest.MonkeyPatch) -> No
     def work(name: str) -> str:
         asked.append(name)
         monkeypatch.setattr(patience, "ROW_S", 0.5)
-        return "" if name.startswith("silent") and not over.wait(60) else name
+        return "" if name.startswith("silent") and not over.wait(HANG_S) else name
 
     names, stuck = ["a", *(f"silent-{at}" for at in range(9)), "b"], {}
     assert patience.in_turn(names, names, work, stuck, Path("runs")) == ["a", *[None] * 10]

@@ -12,6 +12,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from tests.waiting import HANG_S
 
 ROLES = """
 import hashlib
@@ -70,7 +71,7 @@ class Viewer:
 
     def page(self) -> str:
         """Return the page of the flow."""
-        with self._opener.open(self.address, timeout=30) as answer:
+        with self._opener.open(self.address, timeout=HANG_S) as answer:
             text: str = answer.read().decode()
         return text
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.waiting import HANG_S
 
 from rolemesh.errors import RolemeshError
 from rolemesh_facts import waiting
@@ -24,7 +25,7 @@ def test_a_store_that_stops_answering_in_the_middle_is_an_error_with_place_and_r
 
     def read(path: Path) -> None:
         if path.name == "3":
-            over.wait(60)
+            over.wait(HANG_S)
 
     with pytest.raises(RolemeshError, match=r"has not answered for \d+ s") as raised:
         waiting.answered(tmp_path, lambda: [read(tmp_path / str(number)) for number in range(9)])
@@ -74,12 +75,12 @@ def test_a_thread_that_just_makes_a_path_is_somewhere_else(tmp_path: Path) -> No
         place = tmp_path / "record"
         half = object.__new__(type(place))  # as pathlib makes it
         ready.set()
-        over.wait(60)
+        over.wait(HANG_S)
         del half
 
     thread = threading.Thread(target=work)
     thread.start()
-    ready.wait(60)
+    ready.wait(HANG_S)
     try:
         readers = waiting.Readers(tmp_path, thread)
         assert (readers.place, readers.is_alive()) == (str(tmp_path / "record"), True)

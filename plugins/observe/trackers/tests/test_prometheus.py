@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.waiting import until
+from tests.waiting import HANG_S, until
 
 from rolemesh.api.observer import Event, JobStatus, RankStatus, RunInfo, StepMetrics
 from rolemesh.runs.jsonl import metrics_line
@@ -30,7 +30,7 @@ def started(folder: Path, port: int = 0, host: str = "127.0.0.1") -> PrometheusO
 def scraped(folder: Path, host: str = "localhost:1") -> dict[tuple[str, ...], float]:
     [target] = json.loads((folder / "prometheus.json").read_text())
     request = Request(f"http://{target['targets'][0]}/metrics", headers={"Host": host})
-    with urlopen(request, timeout=10) as answer:
+    with urlopen(request, timeout=HANG_S) as answer:
         families = text_string_to_metric_families(answer.read().decode())
     return {
         (
@@ -99,7 +99,7 @@ def test_no_web_site_can_let_its_name_lead_here_and_scrapers_may_come_by_any_nam
     served = server.Server(bound, 0, "grpo", {"a": 2})
     try:
         urlopen(
-            Request(f"http://127.0.0.1:{served.port}/metrics", headers={"Host": host} | headers), timeout=10
+            Request(f"http://127.0.0.1:{served.port}/metrics", headers={"Host": host} | headers), timeout=HANG_S
         ).close()
         found = 200
     except HTTPError as error:
@@ -125,7 +125,7 @@ def test_a_client_that_goes_or_is_silent_costs_no_thread_and_no_line(
     [target] = json.loads((tmp_path / "prometheus.json").read_text())
     address = "127.0.0.1", int(target["targets"][0].rpartition(":")[2])
     before = threading.active_count()
-    with socket.create_connection(address, timeout=30) as silent:
+    with socket.create_connection(address, timeout=HANG_S) as silent:
         assert silent.recv(1) == b""
     gone = socket.create_connection(address)
     gone.sendall(b"GET /me")

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.waiting import until
+from tests.waiting import HANG_S, until
 
 if find_spec("confluent_kafka") is not None:
     from confluent_kafka import Producer, TopicPartition
@@ -55,16 +55,16 @@ class Cluster:
 
     def partitions(self, topic: str, count: int) -> None:
         """Give the topic that many partitions, if it has fewer."""
-        found = self.admin.list_topics(topic, timeout=20).topics[topic].partitions
+        found = self.admin.list_topics(topic, timeout=HANG_S).topics[topic].partitions
         if not found:
-            self.admin.create_topics([NewTopic(topic, count)])[topic].result(20)
+            self.admin.create_topics([NewTopic(topic, count)])[topic].result(HANG_S)
         elif len(found) < count:
-            self.admin.create_partitions([NewPartitions(topic, count)])[topic].result(20)
+            self.admin.create_partitions([NewPartitions(topic, count)])[topic].result(HANG_S)
 
     def remove(self, topic: str, before: int) -> None:
         """Remove the messages before the offset `before`, as a topic's retention does."""
         (done,) = self.admin.delete_records([TopicPartition(topic, 0, before)]).values()
-        done.result(20)
+        done.result(HANG_S)
 
 
 class Server(Cluster):
@@ -166,5 +166,7 @@ if __name__ == "__main__":
     from confluent_kafka import Producer
 
     mock = Producer({"test.mock.num.brokers": int(sys.argv[1]), "bootstrap.servers": "made", "log_level": 0})
-    print(",".join(f"{each.host}:{each.port}" for each in mock.list_topics(timeout=20).brokers.values()), flush=True)
+    print(
+        ",".join(f"{each.host}:{each.port}" for each in mock.list_topics(timeout=HANG_S).brokers.values()), flush=True
+    )
     sys.stdin.read()

@@ -288,7 +288,7 @@ def test_a_topic_made_again_is_an_error_and_with_skip_another_beginning(
     server.add(name, 1, 2)
     now = reading()
     assert now.take(2) == [1, 2]
-    server.admin.delete_topics([name])[name].result(20)
+    server.admin.delete_topics([name])[name].result(HANG_S)
     server.partitions(name, 1)
     server.add(name, 3)
     now.again()
@@ -301,7 +301,7 @@ def test_a_topic_made_again_is_an_error_and_with_skip_another_beginning(
 def committed(server: Server, topic: str, group: str = "us") -> int:
     """The offset that the group has committed for the first partition; -1001 for none."""
     asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0)])
-    (found,) = server.admin.list_consumer_group_offsets([asked])[group].result(20).topic_partitions
+    (found,) = server.admin.list_consumer_group_offsets([asked])[group].result(HANG_S).topic_partitions
     return int(found.offset)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 from sqlalchemy import create_engine, text
+from tests.waiting import HANG_S
 
 from rolemesh_durable.journal.event_log import EventLog
 from rolemesh_durable.stores import JournalDamagedError, StateError
@@ -156,7 +157,7 @@ def test_acknowledged_writes_survive_sigkill_of_the_server(
     for process in processes:
         process.kill()
     psutil.wait_procs(processes, 10)
-    writer.join(60)
+    writer.join(HANG_S)
     assert writer.exitcode == 1, "the writer is told that its journal cannot be reached"
     postgres_server.ensure_postgres_running()
     events = opened().events()

@@ -18,6 +18,7 @@ from multiprocessing.synchronize import Barrier
 from typing import Any
 
 import numpy as np
+from tests.waiting import HANG_S
 from torch.profiler import profile
 
 from rolemesh.api.batch import Batch, Ragged, Shard
@@ -50,7 +51,7 @@ def served(target: str) -> Iterator[Callable[..., list[Any]]]:
 
     yield run
     ours.close()
-    server.join(60)
+    server.join(HANG_S)
     server.kill()
 
 
@@ -94,7 +95,7 @@ def _group(
         except EOFError:
             results.append(RuntimeError("the rank died without a result"))
     for process in ranks:
-        process.join(60)
+        process.join(HANG_S)
         process.kill()
         process.join()
     return results

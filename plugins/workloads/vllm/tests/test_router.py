@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.waiting import until
+from tests.waiting import HANG_S, until
 
 from rolemesh import Batch, RankContext
 
@@ -56,12 +56,12 @@ class Running(NamedTuple):
     url: str
 
     def connect(self, said: bytes = b"") -> socket.socket:
-        client = socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        client = socket.create_connection(("127.0.0.1", self.port), timeout=HANG_S)
         client.sendall(said)
         return client
 
     def send(self, path: str, body: bytes = b"") -> HTTPConnection:
-        client = HTTPConnection("127.0.0.1", self.port, timeout=60)
+        client = HTTPConnection("127.0.0.1", self.port, timeout=HANG_S)
         client.request("POST", path, body)
         return client
 
@@ -113,7 +113,7 @@ def test_a_server_that_hangs_is_504_and_one_that_is_gone_is_503(make: Callable[.
 def test_a_client_that_goes_away_makes_room_for_another(make: Callable[..., Running]) -> None:
     running = make(requests=1, body=100)
     client = running.send("/hang")
-    assert Server.hanging.acquire(timeout=60)
+    assert Server.hanging.acquire(timeout=HANG_S)
     answer = running.send("/echo").getresponse()
     assert (answer.status, answer.getheader("retry-after")) == (503, "1")
     client.close()
@@ -139,7 +139,7 @@ def test_a_client_that_goes_away_makes_room_for_another(make: Callable[..., Runn
 )
 def test_foreign_hosts_and_pages_of_other_sites_are_refused(named: Running, name: str, value: str, status: int) -> None:
     """A site may let its own name lead to this machine, or ask the endpoint from its page."""
-    client = HTTPConnection("127.0.0.1", named.port, timeout=60)
+    client = HTTPConnection("127.0.0.1", named.port, timeout=HANG_S)
     client.request("POST", "/echo", b"", {name: value})
     answer = client.getresponse()
     assert (answer.status, json.loads(answer.read() or "{}").get("error", {}).get("code", 200)) == (status, status)
@@ -190,7 +190,7 @@ def test_a_client_that_sends_its_body_too_slowly_gets_408(strict: Running) -> No
 
 def test_a_client_that_does_not_take_its_answer_loses_it(strict: Running) -> None:
     client = strict.connect(b"POST /big HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n")
-    assert Server.asked_for_much.acquire(timeout=60)
+    assert Server.asked_for_much.acquire(timeout=HANG_S)
     until(lambda: strict.router.running == 0, what="the connection is ended")
     assert len(ended(client)) < BIG
 

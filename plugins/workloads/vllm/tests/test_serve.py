@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.e2e.harness import Job, leftovers
-from tests.waiting import until
+from tests.waiting import HANG_S, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -143,7 +143,7 @@ def test_a_request_that_a_killed_server_had_is_answered_by_its_successor(endpoin
         answer = pool.submit(ask, endpoint, 5)
         until(lambda: connected(victim), f"the {half} server has the request")
         os.kill(victim, signal.SIGKILL)
-        assert answer.result(300).choices[0].message.content == expected
+        assert answer.result(HANG_S).choices[0].message.content == expected
     assert server(endpoint, half) != victim
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.unit.engine.agent.conftest import COUNTS, Node
-from tests.waiting import until
+from tests.waiting import HANG_S, until
 
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.refs import StartRef
@@ -84,7 +84,7 @@ def test_an_error_in_an_agents_loop_leaves_all_that_a_kill_would_leave(node: Cal
         lambda report: next((r.pid for r in report.ranks if r.durable == 4), 0), "five steps are in memory"
     )
     first.fail_send = True
-    first.thread.join(60)
+    first.thread.join(HANG_S)
     assert isinstance(first.error, OSError)
     assert alive(pid)
     kept = {path.name for path in first.shm.iterdir()}
@@ -108,7 +108,7 @@ def orphaned(node: Callable[..., Node], **settings: Any) -> tuple[Node, int]:
     )
     assert first.agent is not None
     first.fail_send = True
-    first.thread.join(60)
+    first.thread.join(HANG_S)
     first.agent._channels.close()  # as the system does for a process
     return first, pid
 
@@ -133,7 +133,7 @@ def test_the_next_incarnation_adopts_the_ranks_which_go_on_where_they_are(node: 
     assert second.rank("work", "up", generation=1).pid != pid
     assert not alive(pid)
     second.stop(0.0)
-    second.thread.join(60)
+    second.thread.join(HANG_S)
     assert not second.shm.exists()
 
 
@@ -150,7 +150,7 @@ def test_ranks_that_take_turns_look_at_the_page_that_they_had(node: Callable[...
     pid = first.rank("work", "up").pid
     assert first.agent is not None
     first.fail_send = True
-    first.thread.join(60)
+    first.thread.join(HANG_S)
     first.agent._channels.close()
     second = node(COUNTS, {"work": "step"}, stateful=("work",), size=2, job_id=first.job_id, incarnation=1)
     second.launch("work", 1, turns=members)

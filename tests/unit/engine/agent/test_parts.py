@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 from tests.unit.engine.agent.conftest import COUNTS, Node
 from tests.unit.engine.extensions.agent_process import Answer, Ask, Stranger, Told
+from tests.waiting import HANG_S
 
 from rolemesh_durable.agent import parts
 from rolemesh_durable.extensions.agents import AGENT_PARTS
@@ -34,5 +35,5 @@ def test_an_agent_runs_ranks_without_one_of_the_shipped_parts_and_with_a_strange
     os.kill(done.pid, signal.SIGKILL)
     agent.until(lambda report: "gone work/0/0" in report.part(Told).calls, "the end of the rank's process")
     agent.stop()
-    agent.thread.join(30.0)
+    agent.thread.join(HANG_S)
     assert (agent.run_dir / "logs" / "closed").exists()

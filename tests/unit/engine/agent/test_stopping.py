@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.unit.engine.agent.conftest import Node
-from tests.waiting import until
+from tests.waiting import HANG_S, until
 
 from rolemesh_durable.protocol import messages as m
 
@@ -91,7 +91,7 @@ def test_an_operator_may_finish_and_one_that_takes_long_gets_a_sigterm(
     if body is HAS_A_CHILD:
         until(lambda: "child is up" in lines(here), "its child runs")
     here.stop(grace_s)
-    here.thread.join(60)
+    here.thread.join(HANG_S)
     assert not here.thread.is_alive()
     assert lines(here) == says
 
@@ -102,7 +102,7 @@ def test_the_teardown_of_a_rank_may_take_longer_than_the_grace_if_the_job_is_ove
     here.run("work", granted=0)
     until(lambda: "ends" in lines(here), "it has computed")
     here.deliver(m.Stop(here.epoch, 0.2, patient=True))
-    here.thread.join(60)
+    here.thread.join(HANG_S)
     assert lines(here) == ["begins", "ends", "teardown", "thread", "handler"]
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import HANG_S
 
 from rolemesh.cli import main
 from rolemesh_durable.control import history
@@ -114,8 +115,8 @@ def test_a_long_job_is_attached_to_from_now_and_all_of_it_can_be_asked_for(start
     ]
     for thread in watching:
         thread.start()
-    assert latest.told.wait(60)
-    assert everything.told.wait(60)
+    assert latest.told.wait(HANG_S)
+    assert everything.told.wait(HANG_S)
     master.journal("noise")
     master.end()
     for thread in watching:

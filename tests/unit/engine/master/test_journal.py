@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.unit.engine.protocol.master.test_machine import job
+from tests.waiting import HANG_S
 
 from rolemesh.api.observer import Event
 from rolemesh_durable.journal.event_log import EventLog, Stored
@@ -50,7 +51,7 @@ class Master:
 
     def settle(self) -> None:
         while self._writer.busy:
-            assert self._woken.wait(60)
+            assert self._woken.wait(HANG_S)
             self._woken.clear()
             self._writer.collect()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.waiting import until
+from tests.waiting import HANG_S, until
 
 from rolemesh.api.observer import Event, StepMetrics
 from rolemesh_durable.master import publication
@@ -36,7 +36,7 @@ class Heard:
 
     def until(self, condition: Callable[[], bool]) -> None:
         with self.changed:
-            assert self.changed.wait_for(condition, 30)
+            assert self.changed.wait_for(condition, HANG_S)
 
 
 def line(step: int) -> StepMetrics:
@@ -76,14 +76,14 @@ def test_observers_and_the_master_hear_of_what_is_written(started: Publication, 
     assert heard.told[0] == ("event", event)
     assert [one.step for hook, lines in heard.told if hook == "steps_finished" for one in lines] == [0, 1]
     started.close()
-    assert started.wait(60)
+    assert started.wait(HANG_S)
     assert started.give_up() == ""
 
 
 def test_a_new_master_hears_at_once_how_far_the_last_one_came(started: Publication, heard: Heard, folder: Path) -> None:
     started.add([line(0), line(1)])
     started.close()
-    assert started.wait(60)
+    assert started.wait(HANG_S)
     with (folder / "metrics.jsonl").open("ab") as file:
         file.write(b'{"step":2,"torn')
 
@@ -94,7 +94,7 @@ def test_a_new_master_hears_at_once_how_far_the_last_one_came(started: Publicati
     assert successor.written == [(1, False)]
     another.add([line(2)])
     another.close()
-    assert another.wait(60)
+    assert another.wait(HANG_S)
     assert steps_in(folder) == [0, 1, 2]
 
 
@@ -117,7 +117,7 @@ def test_a_disk_that_takes_nothing_is_waited_for_and_nothing_is_told_meanwhile(
     heard.until(lambda: (1, False) in heard.written)
     assert (started.warning, steps_in(folder)) == ("", [1])
     started.close()
-    assert started.wait(60)
+    assert started.wait(HANG_S)
 
 
 def test_lines_that_were_never_written_are_reported(heard: Heard, folder: Path) -> None:
@@ -131,7 +131,7 @@ def test_lines_that_were_never_written_are_reported(heard: Heard, folder: Path) 
     assert not hopeless.wait(0)
     said = hopeless.give_up()
     assert said.startswith(f"2 events and lines of metrics are not written to {folder}: ")
-    assert hopeless.wait(60)
+    assert hopeless.wait(HANG_S)
 
 
 def test_more_than_may_wait_is_seen(heard: Heard, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,4 +145,4 @@ def test_more_than_may_wait_is_seen(heard: Heard, folder: Path, monkeypatch: pyt
     heard.until(lambda: (2, False) in heard.written)
     until(lambda: not waiting.full)
     waiting.close()
-    assert waiting.wait(60)
+    assert waiting.wait(HANG_S)

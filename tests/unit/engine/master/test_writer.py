@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import HANG_S
 
 from rolemesh_durable.journal.event_log import EventLog, JournalFencedError
 from rolemesh_durable.journal.sqlite import SQLITE_FILE
@@ -30,7 +31,7 @@ class Loop:
 
     def until_done(self) -> None:
         while self.writer.busy:
-            assert self.woken.wait(60)
+            assert self.woken.wait(HANG_S)
             self.woken.clear()
             self.writer.collect()
 
@@ -66,7 +67,7 @@ def test_transient_errors_are_retried_in_order_and_reported_meanwhile(loop: Loop
 def test_a_write_that_its_store_does_not_answer_is_reported(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "SILENT_S", 0.05)
     answers = threading.Event()
-    loop.writer.submit("the journal", lambda: answers.wait(20))
+    loop.writer.submit("the journal", lambda: answers.wait(HANG_S))
     while not loop.writer.warning:
         assert not loop.woken.wait(0.05)
     assert loop.writer.warning == "the journal cannot be written: its store has not answered for 0 s"

@@ -4,6 +4,7 @@ from multiprocessing import get_context
 
 import numpy as np
 import pytest
+from tests.waiting import HANG_S
 
 from rolemesh.api.batch import Batch, Shard, Shards
 from rolemesh.api.partition import Broadcast, Partial, Sharded, Split
@@ -195,7 +196,7 @@ def test_by_arrival_a_slow_producer_holds_back_no_other(fleet, flow, role):
     def make(self):
         for number in range(3):
             if self.ctx.rank == 0:
-                self.seen.append(got_all.wait(60))
+                self.seen.append(got_all.wait(HANG_S))
             yield [(self.ctx.rank, number)]
 
     def take(self, x):
@@ -221,7 +222,7 @@ def test_a_streaming_consumer_starts_while_the_producer_still_runs(fleet, flow, 
 
     def make(self):
         yield np.zeros(rows)
-        self.seen.append(got_first.wait(60))
+        self.seen.append(got_first.wait(HANG_S))
         yield np.ones(rows)
 
     def take(self, x):

@@ -2,6 +2,8 @@
 
 from multiprocessing import get_context
 
+from tests.waiting import HANG_S
+
 from rolemesh.api.partition import Split
 from rolemesh_durable.protocol.messages import RankMetrics, Stop, Watermarks
 from rolemesh_durable.protocol.rank.page import COMPUTING, WAITING
@@ -145,7 +147,7 @@ def test_the_board_shows_the_operator_that_runs(fleet, flow, role):
         pair(flow),
         {
             "a": (lambda: role(make=lambda self: [1]), 1),
-            "b": (lambda: role(take=lambda self, x: self.seen.append(seen.wait(60))), 1),
+            "b": (lambda: role(take=lambda self, x: self.seen.append(seen.wait(HANG_S))), 1),
         },
         steps=1,
         drive=drive,

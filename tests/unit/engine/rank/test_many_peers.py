@@ -4,6 +4,8 @@ import os
 import resource
 from multiprocessing import get_context
 
+from tests.waiting import HANG_S
+
 from rolemesh_dataplane.shm_transport import ShmTransport
 from rolemesh_dataplane.transports import Site
 from rolemesh_durable.protocol.messages import Peer
@@ -28,5 +30,5 @@ def connect_to_all(folder):
 def test_a_rank_connects_to_more_than_a_thousand_peers(tmp_path):
     process = get_context("fork").Process(target=connect_to_all, args=(str(tmp_path),))
     process.start()
-    process.join(60)
+    process.join(HANG_S)
     assert process.exitcode == 0

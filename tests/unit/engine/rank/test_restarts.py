@@ -2,6 +2,7 @@
 
 import pytest
 from tests.unit.engine.rank.flows import STATEFUL, classes, flow
+from tests.waiting import HANG_S
 
 from rolemesh.api.partition import Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
@@ -180,7 +181,7 @@ def test_a_rehearsed_fault_ends_the_rank_at_once_or_in_its_next_operator(village
     job.start()
     job.finished("trainer", 2)
     job.tell("trainer", 0, Fault("exit"))
-    job.ranks["trainer", 0].process.join(60)
+    job.ranks["trainer", 0].process.join(HANG_S)
     assert job.ranks["trainer", 0].process.exitcode == 3
     job.kill(("trainer", 0))
     job.until(lambda: job.ranks["trainer", 0].ready)
