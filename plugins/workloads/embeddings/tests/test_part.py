@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.waiting import HANG_S
 
 from rolemesh.api.batch import Gathered
 from rolemesh_checkpoint.reshard import reshard
@@ -152,7 +153,7 @@ def test_a_rank_says_that_it_waits_for_the_disk(tmp_path: Path, monkeypatch: pyt
     """While it waits in its log, and once in the job's warnings."""
     said, fsync = threading.Event(), os.fsync
     monkeypatch.setattr("rolemesh_embeddings.part.SLOW_S", 0.05)
-    monkeypatch.setattr(os, "fsync", lambda file: said.wait(30) and fsync(file))
+    monkeypatch.setattr(os, "fsync", lambda file: said.wait(HANG_S) and fsync(file))
     monkeypatch.setattr("rolemesh_embeddings.part.LOG.warning", lambda *text: said.set())
     waiting = part(tmp_path)
     waiting.state(0)
