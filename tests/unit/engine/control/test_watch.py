@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.waiting import HANG_S
+from tests.waiting import HANG_S, until
 
 from rolemesh_durable.control.client import ControlClient, MasterGoneError, Update, Watch
 from rolemesh_durable.control.watch import follow
@@ -118,8 +118,14 @@ def test_a_result_that_cannot_be_read_does_not_end_the_watch(
         place.rmdir()
         master.end()
 
-    seen = Seen(status=lambda: time.sleep(0.1), event=mend)
-    threading.Timer(0.5, lambda: master.journal("job_started")).start()
+    def start_after_some_looks() -> None:
+        until(lambda: caplog.records)
+        asked = len(master.requests)
+        until(lambda: len(master.requests) > asked + 5)
+        master.journal("job_started")
+
+    seen = Seen(event=mend)
+    threading.Thread(target=start_after_some_looks).start()
     result = follow(master.run_dir, seen, owner=True, interval_s=FAST)
 
     assert result is not None
