@@ -11,6 +11,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from rolemesh.api.batch import Batch, Ragged
 from rolemesh.errors import RolemeshError
+from rolemesh_embeddings.hashing import flat
 
 __all__ = ["EmbeddingClient"]
 
@@ -26,6 +27,8 @@ class EmbeddingClient(torch.nn.Module):
         super().__init__()
         self._keys: dict[str, NDArray[np.int64]] = {}
         self._rows: dict[str, torch.Tensor] = {}
+        self._used: dict[str, NDArray[np.bool_]] = {}
+        """Which keys ``backward`` has come to. A gradient of 0 counts: optimizers such as Adam change the row."""
         self._dense: dict[str, tuple[torch.nn.Module, torch.Tensor]] = {}
         self._updates = 0
 
@@ -38,17 +41,22 @@ class EmbeddingClient(torch.nn.Module):
                 self._take(name, rows[column].values, rows[f"{name}_values"].values)
 
     def forward(self, table: str, keys: Any) -> torch.Tensor:
-        """Return the rows of `keys` (int64, any shape), float32 with one more dimension."""
-        wanted = np.asarray(keys, np.int64)
-        known = self._keys[table]
-        at = np.searchsorted(known, wanted.reshape(-1))
+        """Return the rows of `keys` (integers of any shape, or of a `Ragged`), float32 with one more dimension."""
+        wanted = flat(keys)
+        known = self._keys.get(table, wanted[:0])
+        at = np.searchsorted(known, wanted)
         at = np.minimum(at, max(len(known) - 1, 0))
-        if wanted.size and (not len(known) or not np.array_equal(known[at], wanted.reshape(-1))):
+        if table not in self._keys or (len(wanted) and (not len(known) or not np.array_equal(known[at], wanted))):
             raise RolemeshError(
                 f"the rows do not contain all keys of the table {table!r}",
-                remedy="give `lookup` the batch whose keys the model uses",
+                remedy="give `lookup` the batch whose keys the model uses, in a column with the table's name",
             )
-        return torch.nn.functional.embedding(torch.from_numpy(at.reshape(wanted.shape)), self._rows[table])
+        shape = np.shape(keys.values if isinstance(keys, Ragged) else keys)
+        found = torch.nn.functional.embedding(torch.from_numpy(at.reshape(shape)), self._rows[table])
+        if found.requires_grad:
+            used = self._used[table]
+            found.register_hook(lambda _: used.__setitem__(at, True))
+        return found
 
     def hold(self, table: str, module: torch.nn.Module) -> None:
         """Let servers hold what a module's parameters have learned: their difference to those that it has now.
@@ -75,7 +83,7 @@ class EmbeddingClient(torch.nn.Module):
             elif held.grad is None:
                 keys, grads = keys[:0], held.detach().numpy()[:0]
             else:
-                used = (torch.count_nonzero(held.grad, dim=1) > 0).numpy()
+                used = self._used[name]
                 keys, grads = keys[used], held.grad.numpy()[used]
             places = np.full(rows + 1, len(keys))
             places[0] = 0
@@ -93,7 +101,7 @@ class EmbeddingClient(torch.nn.Module):
             module.zero_grad()
         else:
             rows.requires_grad_()
-        self._rows[name] = rows
+        self._rows[name], self._used[name] = rows, np.zeros(len(order), np.bool_)
 
     def _dense_grads(self, name: str, shape: torch.Size) -> NDArray[np.float32]:
         module, _ = self._dense[name]

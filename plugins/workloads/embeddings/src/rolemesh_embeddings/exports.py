@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
 from rolemesh.api.batch import Batch
-from rolemesh_embeddings.hashing import BUCKETS, Keys, bucket_of, mix, ranks_of_buckets, unique
+from rolemesh_embeddings.hashing import BUCKETS, Keys, bucket_of, flat, mix, ranks_of_buckets, unique
 from rolemesh_embeddings.options import TableOptions
 from rolemesh_embeddings.part import Part
 from rolemesh_embeddings.table import Floats, begun, looked_up
@@ -90,11 +90,14 @@ def clean(part: Part, folder: Path, step: int) -> None:
 
 def _write(path: Path, data: bytes, part: Part) -> None:
     beside = path.with_name(_beside(part))
-    with beside.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.rename(path)
+    try:
+        with beside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.rename(path)
+    finally:
+        beside.unlink(missing_ok=True)
     folder = os.open(path.parent, os.O_RDONLY)
     os.fsync(folder)
     os.close(folder)
@@ -129,12 +132,13 @@ class Export:
 
     def lookup(self, table: str, keys: Keys) -> tuple[Floats, NDArray[np.bool_]]:
         """Return the values of different keys, float32 (keys, dim), and which of them have a row."""
-        options = self._options[table]
+        options, keys = self._options[table], flat(keys)
         values = begun(options, self._seed, table, keys)
         changed = np.full(len(keys), -1, np.int64)
         for name in self.names:  # of a rank's files the newest comes last
             file = self._files[name]
-            known = file[f"{table}/keys"]
+            if (known := file.get(f"{table}/keys")) is None:  # the table is newer than the file
+                continue
             at = np.minimum(np.searchsorted(known, keys), max(len(known) - 1, 0))
             here = known[at] == keys if len(known) else np.zeros(len(keys), np.bool_)
             values[here], changed[here] = file[f"{table}/values"][at[here]], file[f"{table}/changed"][at[here]]
@@ -148,7 +152,7 @@ class Export:
         """Return the rows of `keys`, which are arrays by table, in the form of the operator `lookup`."""
         found: dict[str, Any] = {}
         for name, options in self._options.items():
-            wanted = unique(np.concatenate([np.arange(options.dense_rows), np.ravel(keys.get(name, ()))]))
+            wanted = unique(np.concatenate([np.arange(options.dense_rows), flat(keys.get(name, ()))]))
             found[name] = wanted, self.lookup(name, wanted)[0]
         return looked_up([int(self._updates.min())], [found])
 

@@ -89,14 +89,16 @@ class RowFile:
 
     def base(self, name: str, store: Store, bucket: int) -> None:
         """Map all rows of a bucket, which is empty before."""
-        part = self._parts[name, bucket]
-        if part["rows"]:
+        part = self._parts.get((name, bucket))  # None: the table is newer than the file
+        if part is not None and part["rows"]:
             start = store.map(self._fd, part["columns"], part["rows"])
             store.index.load(bucket, self._read(*part["index"], np.int32), start)
 
     def changed(self, name: str, store: Store, where: NDArray[np.bool_]) -> None:
         """Map the rows that changed, and take those of the buckets `where`."""
-        part = self._parts[name, -1]
+        part = self._parts.get((name, -1))
+        if part is None:
+            return
         gone: Keys = self._read(*part["gone"], np.int64)
         start = store.map(self._fd, part["columns"], part["rows"])
         store.upsert(np.arange(start, start + part["rows"]), gone, where)

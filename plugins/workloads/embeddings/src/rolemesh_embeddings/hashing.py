@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rolemesh.api.batch import Ragged
+from rolemesh.errors import RolemeshError
 
 __all__ = [
     "BUCKETS", "Keys", "bucket_of", "buckets_of_rank", "drawn", "firsts", "flat", "mix", "ranks_of_buckets", "unique",
@@ -67,8 +68,17 @@ def buckets_of_rank(rank: int, ranks: int) -> NDArray[np.bool_]:
 
 
 def flat(keys: Any) -> Keys:
-    """Return the keys of an array of any shape, or of a `Ragged`, as int64 (keys,)."""
-    return np.asarray(keys.values if isinstance(keys, Ragged) else keys, np.int64).reshape(-1)
+    """Return the keys of an array of any shape, or of a `Ragged`, as int64 (keys,). Unsigned ones wrap around.
+
+    Raises `RolemeshError` for values that are no integers.
+    """
+    found = np.asarray(keys.values if isinstance(keys, Ragged) else keys)
+    if found.size and found.dtype.kind not in "iu":
+        raise RolemeshError(
+            f"values of type {found.dtype} are no keys",
+            remedy="use integers of at most 64 bits, such as hashes of texts",
+        )
+    return found.astype(np.int64, copy=False).reshape(-1)
 
 
 def firsts(ordered: Keys) -> NDArray[np.bool_]:

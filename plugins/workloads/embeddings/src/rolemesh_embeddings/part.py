@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 import threading
 import time
@@ -41,6 +42,9 @@ SLOW_S = 5.0
 REWRITTEN = 32
 """A file also contains all rows of 1 / `REWRITTEN` of the buckets. So the rows in the files of a state are at most
 1 + `REWRITTEN` / `CHANGED` times the rows of the tables."""
+
+
+_OF_RANKS = re.compile(r"\d+-of-\d+")
 
 
 class Named(NamedTuple):
@@ -196,6 +200,7 @@ class Part:
             "files": [[*each] for each in self._files],
             "bases": [[bucket, self._sources[bucket]] for bucket in sorted(self._sources)],
             "pending": [*self._pending, self._turns] if self._pending else None,
+            "tables": {name: table.kind for name, table in self.tables.items()},
             "rows": {},
         }
         found = Gathered()
@@ -224,6 +229,7 @@ class Part:
         self._kept.clear()
         self._written = True
         for label, about in parts.items():
+            self._compare(about.get("tables", {}))
             for caller, number in about["callers"].items():
                 self.callers[caller] = max(self.callers.get(caller, 0), number)
             where = self.mine & buckets_of_rank(*_rank_of(label))
@@ -234,6 +240,18 @@ class Part:
         if pending is not None and (path := self._take(pending[0])) is not None:
             self._pending, self._turns = Named(*pending[:2]), pending[2]
             self._sync_behind(path)
+
+    def _compare(self, kinds: Mapping[str, list[Any]]) -> None:
+        """Raise `RolemeshError` if a table was of another kind. A table that is new begins empty."""
+        for name, was in kinds.items():
+            if name not in self.tables:
+                LOG.warning("the state has a table %r, which the job no longer has: its rows are left out", name)
+            elif (now := self.tables[name].kind) != was:
+                raise RolemeshError(
+                    f"the table {name!r} has {_kind(now)}, and in the state that it takes over {_kind(was)}",
+                    where=f"tables.{name}",
+                    remedy="give it the options of the earlier run, or another name: then it begins empty",
+                )
 
     def _restore(self, label: str, about: Any, given: Mapping[str, Any], where: NDArray[np.bool_]) -> None:
         updates = dict(about["files"])
@@ -257,6 +275,8 @@ class Part:
                 self._files.append(Named(name, update))
         self._files.sort(key=lambda each: (each.update, each.name))
         for name, store in self._stores.items():
+            if name not in about["rows"]:
+                continue
             count, removed, stamps = about["rows"][name]
             columns = {column: given[f"{label}/{name}/{column}"][:count] for column in store.columns}
             gone = given[f"{label}/{name}/gone"][:removed]
@@ -299,7 +319,7 @@ class Part:
         """
         if self.rank == 0 and step >= self._first and self._top.is_dir():
             for folder in self._top.iterdir():
-                if not folder.name.endswith(f"-of-{self.ranks}"):
+                if _OF_RANKS.fullmatch(folder.name) and not folder.name.endswith(f"-of-{self.ranks}"):
                     shutil.rmtree(folder, ignore_errors=True)
         self._kept = {each: names for each, names in self._kept.items() if each >= step}
         if not self._kept:
@@ -340,6 +360,11 @@ def _fsync(path: Path) -> None:
         file = os.open(each, os.O_RDONLY)
         os.fsync(file)
         os.close(file)
+
+
+def _kind(kind: list[Any]) -> str:
+    dim, dtype, optimizer = kind
+    return f"{dim} values of {dtype} a row and the optimizer {optimizer}"
 
 
 def _rank_of(label: str) -> tuple[int, int]:

@@ -39,6 +39,11 @@ class Table:
         # Keys that have not been seen often enough for a row.
         self.seen = Store({"times": (np.int32, 0)}, options.most_rows) if options.admit_after > 1 else None
 
+    @property
+    def kind(self) -> list[Any]:
+        """What the table's rows in files and states are made for: dim, type of the values, optimizer."""
+        return [self.options.dim, self.options.dtype, self.options.optimizer.use]
+
     def lookup(self, keys: Keys) -> tuple[Floats, int]:
         """Return the values of different keys, float32 (keys, dim), and how many of them have a row."""
         rows = self.store.find(keys)

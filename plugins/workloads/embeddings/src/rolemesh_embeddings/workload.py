@@ -27,6 +27,8 @@ __all__ = ["Embeddings"]
 
 SHOWN = 100
 """Number of updates between two records of the hottest keys."""
+OWNER = ".of-role-"
+"""Begin of the name of a file in a folder of exports, whose end is the role's name."""
 AT_ONCE = 256
 """Maximum number of calls of a service that a rank answers together."""
 
@@ -84,7 +86,8 @@ class Embeddings(Workload):
         self._hottest = {name: Hottest(self.options.hottest) for name in tables}
         self._asked: list[tuple[dict[str, Any], dict[str, Any], int, asyncio.Future[Any]]] = []
         self._pushed: list[tuple[str, int, dict[str, Any], asyncio.Future[Any]]] = []
-        self._restored_at = -1
+        self._unwritten = False
+        self._warned = set[str]()
 
     def teardown(self) -> None:
         """See `Workload.teardown`."""
@@ -113,11 +116,13 @@ class Embeddings(Workload):
         `grads` has for tables `T` the columns `T_keys` and `T_grads`, `Ragged` with one gradient (float32, dim) for
         each key, as `EmbeddingClient.gradients` returns them; `updates`, if there is one, is that of the lookup.
         """
-        given = {
-            name: (grads[f"{name}_keys"].values, grads[f"{name}_grads"].values)
-            for name in self.part.tables
-            if f"{name}_keys" in grads
-        }
+        given = self._checked(
+            {
+                name: (grads[f"{name}_keys"].values, grads[f"{name}_grads"].values)
+                for name in self.part.tables
+                if f"{name}_keys" in grads
+            }
+        )
         if "updates" in grads and grads.rows:
             self.ctx.metric(row_staleness=self.part.updates - int(np.min(grads["updates"])))
         if given:
@@ -127,10 +132,29 @@ class Embeddings(Workload):
     def publish(self) -> Batch:
         """Write an export of the tables, and return one row per rank: its `folder`, relative to the run's.
 
-        When all ranks have done so, `rolemesh_embeddings.Export.read` returns it.
+        When all ranks have done so, `rolemesh_embeddings.Export.read` returns it. While there is no room on the disk,
+        readers keep the export before: the rank warns once, and goes on.
         """
-        write(self.part, self._exports, self.ctx.step, self.options.deltas, self.ctx.seed)
+        try:
+            self._claim()
+            write(self.part, self._exports, self.ctx.step, self.options.deltas, self.ctx.seed)
+            self._unwritten = False
+        except OSError as error:
+            if not self._unwritten:
+                self.ctx.warn(f"step {self.ctx.step} is not exported to {self._exports}, which stays as it is: {error}")
+            self._unwritten = True
         return Batch({"folder": [self.options.export]})
+
+    def _claim(self) -> None:
+        """Let the folder of exports belong to this role. Raises `RolemeshError` if it belongs to another one."""
+        self._exports.mkdir(parents=True, exist_ok=True)
+        (self._exports / f"{OWNER}{self.ctx.role}").touch()
+        for other in sorted({path.name for path in self._exports.glob(f"{OWNER}*")} - {f"{OWNER}{self.ctx.role}"}):
+            raise RolemeshError(
+                f"the exports of the role {other.removeprefix(OWNER)!r} are in the same folder",
+                where=str(self._exports),
+                remedy=f"give each role its own option `export`; if that role is gone, remove the file {other}",
+            )
 
     # -------------------------------------------------------------------------------------------------------- services
 
@@ -142,7 +166,8 @@ class Embeddings(Workload):
         answer has those of them, too, that are more than `max_age` updates old and may have changed since.
         """
         answer = asyncio.get_running_loop().create_future()
-        self._asked.append((keys, held or {}, max_age, answer))
+        self._known(keys)
+        self._asked.append(({name: flat(each) for name, each in keys.items()}, held or {}, max_age, answer))
         await asyncio.sleep(0)  # others that wait, too, come first
         if not answer.done():
             self._answer()
@@ -157,7 +182,7 @@ class Embeddings(Workload):
         by = self.ctx.called_by
         caller = f"{by.role}/{by.rank}" if by is not None else "?"
         answer = asyncio.get_running_loop().create_future()
-        self._pushed.append((caller, number, grads, answer))
+        self._pushed.append((caller, number, self._checked(grads), answer))
         await asyncio.sleep(0)
         if not answer.done():
             self._take()
@@ -212,16 +237,26 @@ class Embeddings(Workload):
                 self.part.callers[caller] = number
                 for name, pair in grads.items():
                     given.setdefault(name, []).append(pair)
-        if given:
-            self._apply(
-                {
-                    name: pairs[0] if len(pairs) == 1 else [np.concatenate(each) for each in zip(*pairs, strict=True)]
-                    for name, pairs in given.items()
-                }
-            )
+        failed: Exception | None = None
+        try:
+            if given:
+                self._apply(
+                    {
+                        name: pairs[0]
+                        if len(pairs) == 1
+                        else [np.concatenate(each) for each in zip(*pairs, strict=True)]
+                        for name, pairs in given.items()
+                    }
+                )
+        except Exception as error:  # it concerns all of them
+            failed = error
         for *_, answer in pushed:
-            if not answer.done():
+            if answer.done():
+                continue
+            if failed is None:
                 answer.set_result(self.part.updates)
+            else:
+                answer.set_exception(failed)
 
     # ----------------------------------------------------------------------------------------------------------- both
 
@@ -240,21 +275,35 @@ class Embeddings(Workload):
             self.ctx.metric(hit_rate=known / len(keys))
         return values
 
+    def _known(self, given: Mapping[str, Any]) -> None:
+        for name in given:
+            if name not in self.part.tables:
+                raise RolemeshError(
+                    f"there is no table {name!r}", remedy=f"the tables are {', '.join(self.part.tables)}"
+                )
+
+    def _checked(self, given: Mapping[str, Any]) -> dict[str, tuple[Keys, NDArray[np.float32]]]:
+        """Return keys and gradients by table as arrays. Raises `RolemeshError` if they do not fit the tables.
+
+        A service checks them before it joins those of several callers, none of whom is to suffer for another one.
+        """
+        self._known(given)
+        found = {name: (flat(keys), np.asarray(grads, np.float32)) for name, (keys, grads) in given.items()}
+        for name, (keys, grads) in found.items():
+            wanted = (len(keys), self.part.tables[name].options.dim)
+            if grads.shape != wanted:
+                raise RolemeshError(
+                    f"gradients for {len(keys)} keys of the table {name!r} have the shape {grads.shape}",
+                    remedy=f"give it gradients of shape {wanted}, a row for each key",
+                )
+        return found
+
     def _apply(self, given: Mapping[str, Any]) -> None:
         part = self.part
         part.updates += 1
         for name, (keys, grads) in given.items():
-            table = part.tables.get(name)
-            if table is None:
-                raise RolemeshError(f"there is no table {name!r}", remedy=f"the tables are {', '.join(part.tables)}")
-            keys = np.asarray(keys, np.int64)
-            grads = np.asarray(grads, np.float32).reshape(len(keys), -1)
-            if len(keys) and grads.shape[1] != table.options.dim:
-                raise RolemeshError(
-                    f"gradients for the table {name!r} have {grads.shape[1]} values",
-                    remedy=f"it has {table.options.dim}",
-                )
-            different, sums = summed(keys, grads, np.flatnonzero(self._is_mine(keys)))
+            table = part.tables[name]
+            different, sums = self._finite(name, *summed(keys, grads, np.flatnonzero(self._is_mine(keys))))
             refused = table.update(different, sums, part.updates)
             self._hottest[name].add(different)
             self.ctx.count(keys_updated=len(different), keys_not_admitted=refused)
@@ -267,6 +316,25 @@ class Embeddings(Workload):
             self.ctx.metric(memory=part.memory / (self.ctx.memory_gb * 1e9))
         if problem := part.finished():
             self.ctx.warn(problem)
+
+    def _finite(self, name: str, keys: Keys, sums: NDArray[np.float32]) -> tuple[Keys, NDArray[np.float32]]:
+        """Return keys and sums without those that are NaN or infinite: their rows would never be numbers again."""
+        every = sums.reshape(-1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            quick = every @ every
+        if np.isfinite(quick):
+            return keys, sums
+        good = np.isfinite(sums).all(1)
+        if good.all():
+            return keys, sums
+        self.ctx.count(keys_not_finite=int((~good).sum()))
+        if name not in self._warned:
+            self._warned.add(name)
+            self.ctx.warn(
+                f"gradients for the table {name!r} are not finite, first for key {keys[~good][0]} at step "
+                f"{self.ctx.step}: their rows stay as they are, and keys_not_finite counts them"
+            )
+        return keys[good], sums[good]
 
     # ---------------------------------------------------------------------------------------------------------- state
 
