@@ -98,7 +98,7 @@ class SimAgent:
             self._later.append(event)
             return
         checks = self.world.checks
-        effects = self.machine.handle(event, self.world.now)
+        effects = self.machine.handle(event, self.world.now * self.world.scenario.rates.get(self.name, 1.0))
         if isinstance(event, ae.FromMaster):
             self._look_into(event.message)
             checks.obeyed(self, event.message, effects)

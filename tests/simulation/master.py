@@ -65,12 +65,12 @@ class Journal:
             raise Stale
         for effect in effects:
             if isinstance(effect, me.JournalEntry):
-                event = Event(len(self.events) + 1, epoch, self.world.now, effect.kind, effect.data)
+                event = Event(len(self.events) + 1, epoch, self.world.wall, effect.kind, effect.data)
                 self.events.append(event)
                 follow(self.state, event)
                 self.world.checks.recorded(event)
             elif isinstance(effect, me.Committed):
-                told = Event(len(self.events), epoch, self.world.now, "committed", {"step": effect.step})
+                told = Event(len(self.events), epoch, self.world.wall, "committed", {"step": effect.step})
                 self.world.checks.recorded(told)
         self.committed = committed
         self.state.commit(committed)
@@ -85,7 +85,7 @@ class Journal:
         self._apply(kept, self.events[self._head_seq :])
         self._apply(whole, self.events)
         self.world.checks.replayed(kept.kept, whole.kept)
-        by_another_clock(kept, machine.config.clock, now, self.world.now)
+        by_another_clock(kept, machine.config.clock, now, self.world.wall)
 
     def _apply(self, state: JobState, events: list[Event]) -> None:
         for event in events:
@@ -111,11 +111,16 @@ class SimMaster:
         self._advances: dict[tuple[str, int], me.ToAgent] = {}
         self._origins = 0
 
+    @property
+    def time(self) -> float:
+        """Its monotonic clock."""
+        return self.world.now * self.world.scenario.rate + self.clock
+
     def begin(self) -> None:
         """Take up the job where the journal ends."""
         world = self.world
         world.note(f"master {self.epoch}", f"begins after {len(self.journal.events)} events")
-        self.journal.replay(self.machine, world.now + self.clock)
+        self.journal.replay(self.machine, self.time)
         self.lines.resized(self.machine.state.sizes)
         self.lines.moved(self.machine.state.homes)
         self.machine.progress.published = max(self.machine.progress.published, len(world.checks.lines) - 1)
@@ -152,7 +157,7 @@ class SimMaster:
         if self.frozen or self.stalled:
             self._later += [event for event in events if not isinstance(event, me.Tick)]
             return
-        effects = self.machine.turn(events, self.world.now + self.clock)
+        effects = self.machine.turn(events, self.time)
         examine(self, any(isinstance(event, me.Begin) for event in events))
         if not self.machine.state.settled:
             self.lines.unsettled(self.machine.now)
@@ -233,7 +238,7 @@ class SimMaster:
                     self._advances[agent, incarnation] = effect
                 backend.send(agent, incarnation, message)
             case me.Publish(agent, metrics):
-                lines = self.lines.add(agent, metrics, self.machine.now, self.machine.state.committed, wall=world.now)
+                lines = self.lines.add(agent, metrics, self.machine.now, self.machine.state.committed, wall=world.wall)
                 if lines and self.epoch != self.journal.epoch:
                     world.note(f"master {self.epoch}", "is no longer the master")
                     self.die()

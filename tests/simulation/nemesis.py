@@ -57,6 +57,10 @@ class Nemesis:
         self.at_commit: int | None = None
         """A node is lost when this step is committed, before any other failure."""
         self.done: list[str] = []
+        self.strikes = 0
+        """The number of failures that have been due."""
+        self.skipped: set[int] = set()
+        """The numbers of those that are left out."""
 
     def begin(self, world: World) -> None:
         """Plan the failures."""
@@ -80,7 +84,7 @@ class Nemesis:
 
     def recorded(self, world: World, event: Event) -> None:
         """A transition is in the journal: now and then the next failure comes just then."""
-        if event.kind in LAST and "master" in self.weights and self.rng.random() < 0.2:
+        if event.kind in LAST and "master" in self.weights and self.rng.random() < 0.2 and self._due():
             world.backend.master.dies_at = self.rng.choice(("before", "after the journal, before", "within"))
             self.last = max(self.last, world.now)
         if self.at_commit is not None:
@@ -94,6 +98,8 @@ class Nemesis:
         """A rank of `agent` has just said that the job is to finish: now and then nobody else hears of it."""
         if self.left > 0 and self.weights and self.rng.random() < 0.25:
             self.left -= 1
+            if not self._due():
+                return
             agent.frozen = self.rng.random() < 0.7
             world.note("nemesis", f"{agent.label} is to die" + ", and stands still" * agent.frozen)
             world.at(self.rng.random() * 0.3, self._end, world, agent)
@@ -111,9 +117,14 @@ class Nemesis:
         kinds = list(self.weights)
         kind = kind or self.rng.choices(kinds, [self.weights[k] for k in kinds])[0]
         self.left -= 1
-        if getattr(self, f"_{kind}")(world):
+        if self._due() and getattr(self, f"_{kind}")(world):
             self.last = max(self.last, world.now)
             self.done.append(f"{world.now:.2f} {kind}")
+
+    def _due(self) -> bool:
+        """Count a failure; return whether it comes."""
+        self.strikes += 1
+        return self.strikes - 1 not in self.skipped
 
     # ---------------------------------------------------------------------------------------------------------- ranks
 

@@ -11,13 +11,15 @@ from unittest.mock import patch
 
 from tests.simulation.backend import Backend
 from tests.simulation.master import Journal
+from tests.simulation.reduced import changed
 from tests.simulation.scenario import Scenario
+from tests.simulation.schedule import Schedule
 from tests.simulation.world import Violation, World
 
 from rolemesh_durable.protocol import line_cuts
 from rolemesh_durable.protocol.master import progress
 
-__all__ = ["Result", "play", "run_many", "run_seed"]
+__all__ = ["Result", "play", "run", "run_many", "run_seed", "scenario_of"]
 
 MAX_EVENTS = 200_000
 LINES_PER_S = 1.0
@@ -51,6 +53,8 @@ def _play(scenario: Scenario) -> World:
     try:
         world.backend.start_master()
         scenario.nemesis.begin(world)
+        if scenario.weather is not None:
+            scenario.weather.begin(world)
         scenario.begin(world)
         limit = scenario.deadline
         while not world.ended:
@@ -68,18 +72,30 @@ def _play(scenario: Scenario) -> World:
     return world
 
 
-def run_seed(seed: int, *, family: str = "", traced: bool = False) -> Result:
-    """Run the schedule of `seed`."""
-    scenario = Scenario(seed, family=family, traced=traced)
-    broken = ""
+def scenario_of(schedule: Schedule, *, traced: bool = False) -> Scenario:
+    """Return the scenario of a schedule. Raises ValueError if it has not what the schedule takes away."""
+    scenario = Scenario(schedule.seed, family=schedule.family, traced=traced)
+    changed(scenario, schedule)
+    return scenario
+
+
+def run(scenario: Scenario) -> tuple[World, str]:
+    """Play a scenario; return its world with the invariant that did not hold, or ""."""
     try:
-        world = play(scenario)
+        return play(scenario), ""
     except Violation as violation:
-        broken, world = str(violation), violation.world  # type: ignore[attr-defined]
+        return violation.world, str(violation)  # type: ignore[attr-defined]
+
+
+def run_seed(seed: int | Schedule, *, family: str = "", traced: bool = False) -> Result:
+    """Run the schedule of `seed`."""
+    schedule = seed if isinstance(seed, Schedule) else Schedule(seed, family)
+    scenario = scenario_of(schedule, traced=traced)
+    world, broken = run(scenario)
     checks, faults = world.checks, len(scenario.nemesis.done)
     return Result(
-        seed, scenario.family, broken, world.events, world.now, checks.recoveries, faults, tuple(checks.levels),
-        tuple(world.trace or ()),
+        schedule.seed, scenario.family, broken, world.events, world.now, checks.recoveries, faults,
+        tuple(checks.levels), tuple(world.trace or ()),
     )  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import random
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -46,11 +45,13 @@ class World:
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         self.job = scenario.job
-        self.rng = random.Random(scenario.seed)
+        self.rng = scenario.rng
         self.witness = Witness()
         self.now = 0.0
         self.clock = 0.0
         """Seconds by which the monotonic clock of the newest master's machine is ahead of `now`."""
+        self.wall_ahead = 0.0
+        """Seconds by which the time of day is ahead of `now`."""
         self.events = 0
         self.ended = ""
         self.message = ""
@@ -85,6 +86,16 @@ class World:
         """Call `do` after `delay` seconds."""
         self._count += 1
         heapq.heappush(self._heap, (self.now + delay, self._count, do, arguments))
+
+    @property
+    def wall(self) -> float:
+        """The time of day, which somebody may set."""
+        return self.now + self.wall_ahead
+
+    @property
+    def draws(self) -> int:
+        """The number of draws up to now."""
+        return self.rng.count
 
     def turn(self) -> bool:
         """The next event; False if there is none."""
