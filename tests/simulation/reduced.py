@@ -1,4 +1,4 @@
-"""The names in a schedule's `without`: parts of its scenario that are left out, so that the rest is easier to follow."""
+"""The names in a schedule's `without`: parts of its scenario that are left out, so that a reader has less to follow."""
 
 from __future__ import annotations
 
