@@ -168,8 +168,8 @@ class Village:
         granted = min(self.max_granted, self.steps - 1) if ready or self.told[1] >= 0 else -1
         if (now := (self.committed, granted, self.published())) != self.told:
             self.told = now
+            self._unpin()  # first: a rank that still sees a pin at the last message keeps its log for ever
             self._tell(self._advance())
-            self._unpin()
 
     def _advance(self) -> m.Watermarks:
         groups = {role: min(self.durable((role, rank)) for rank in range(self.sizes[role])) for role in self.collective}
