@@ -170,6 +170,22 @@ def test_another_world_size_gets_the_same_tensors(run_dir, persisted, old, new):
         assert digest(found[rank]) == digest(wanted)
 
 
+def test_as_many_ranks_that_divide_another_dimension_get_their_blocks(run_dir, persisted):
+    whole = np.arange(24.0).reshape(4, 6)
+
+    def block(rank: int, dim: int) -> Shard:
+        offsets = [0, 0]
+        offsets[dim] = rank * whole.shape[dim] // 2
+        return Shard(np.split(whole, 2, dim)[rank].copy(), whole.shape, offsets)
+
+    folder = persisted(9, {"trainer": 2}, lambda rank, *_: {"w": [block(rank, 0)], "step": 9, "own": rank})
+    for rank in range(2):
+        found = disk.load(folder, "trainer", rank, 2, lambda r=rank: {"w": [block(r, 1)]}).state
+        assert digest(found) == digest({"w": [block(rank, 1)], "step": 9})
+        same = disk.load(folder, "trainer", rank, 2, lambda r=rank: {"w": [block(r, 0)]}).state
+        assert same["own"] == rank
+
+
 @pytest.mark.parametrize(("old", "new"), [(1, 2), (3, 2)])
 def test_a_new_rank_that_gathers_gets_the_shards_of_all_ranks_whole(run_dir, persisted, old, new):
     own = lambda rank: Shard(np.arange(rank + 1), (rank + 1,), (0,))  # noqa: E731

@@ -26,7 +26,7 @@ from rolemesh.runs.jsonl import UNDECODABLE
 from rolemesh_checkpoint.layout import SnapshotError
 from rolemesh_checkpoint.memory import MemorySnapshot
 from rolemesh_checkpoint.reading import StateFile, map_file
-from rolemesh_checkpoint.reshard import reshard
+from rolemesh_checkpoint.reshard import elsewhere, reshard
 from rolemesh_runtime.run_files import content_in, names_in, open_in
 
 __all__ = [
@@ -375,9 +375,9 @@ def load(
 ) -> MemorySnapshot:
     """Return the state of a rank from the checkpoint in the folder `origin`, for any world size that its role had.
 
-    With the same world size it is the rank's own state. Otherwise `template` is called, which returns the workload's
-    `snapshot` after `setup`. Its shards are filled from the old ranks' pieces. A value that is no shard is passed on if
-    all old ranks agree on it, and is left out otherwise. Raises `SnapshotError`.
+    `template` returns the workload's `snapshot` after `setup`. With the same world size, and shards that are the same
+    blocks, it is the rank's own state. Otherwise the shards of `template` are filled from the old ranks' pieces. A
+    value that is no shard is passed on if all old ranks agree on it, and is left out otherwise. Raises `SnapshotError`.
     """
     folder = Path(origin)
     manifest = read_manifest(folder)
@@ -386,18 +386,18 @@ def load(
         if state_file(role, rank, old) not in manifest.files:
             return MemorySnapshot(None, -1)
         found = _open(folder, manifest, role, rank)
-        return MemorySnapshot(found.state(), found.log)
+        if not elsewhere(state := found.state(), template):
+            return MemorySnapshot(state, found.log)
     every = states(folder, role)
     if not every:
         return MemorySnapshot(None, -1)
-    wanted = template()
-    if wanted is None:
+    if (wanted := template()) is None:
         raise SnapshotError(
             f"role {role} stored a state, but its workload has none after setup()",
             where=RankRef(role, rank).in_words,
             remedy=f"let snapshot() give the same names right after setup() as later, or use world_size {old}",
         )
-    return MemorySnapshot(reshard(every, wanted), -1)
+    return MemorySnapshot(reshard(every, wanted), found.log if old == world_size else -1)
 
 
 def states(origin: str | Path, role: str) -> list[State]:

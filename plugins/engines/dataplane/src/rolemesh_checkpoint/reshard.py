@@ -7,7 +7,7 @@ same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -18,7 +18,7 @@ from rolemesh.api.workload import State
 from rolemesh_checkpoint.layout import SnapshotError
 from rolemesh_runtime.digest import digest
 
-__all__ = ["merge", "owned", "reshard"]
+__all__ = ["elsewhere", "merge", "owned", "reshard"]
 
 UNLIKE = "the states of the ranks cannot be joined; use an earlier snapshot"
 _LEFT_OUT = object()
@@ -39,6 +39,22 @@ def reshard(states: Sequence[State], template: State) -> dict[str, Any]:
     `SnapshotError` if they cannot be filled, or if there are shards that `template` does not have.
     """
     return dict(_join(list(states), template, "snapshot()"))
+
+
+def elsewhere(state: Any, template: Callable[[], Any]) -> bool:
+    """Return whether a shard of `state` is another block of the same tensor than the shard of the same name in
+    `template()`, which is called only if there are shards."""
+    return _has_shards(state) and _moved(state, template())
+
+
+def _moved(state: Any, template: Any) -> bool:
+    if isinstance(state, Shard) and isinstance(template, Shard):
+        same = (state.offsets, tuple(state.data.shape)) == (template.offsets, tuple(template.data.shape))
+        return state.shape == template.shape and not same
+    if isinstance(state, Mapping) and isinstance(template, Mapping):
+        return any(_moved(value, template[name]) for name, value in state.items() if name in template)
+    lists = isinstance(state, (list, tuple)) and isinstance(template, (list, tuple))
+    return lists and any(map(_moved, state, template))
 
 
 def owned(states: Sequence[State], *, alone: bool) -> str:
