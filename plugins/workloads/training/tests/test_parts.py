@@ -67,7 +67,7 @@ def made(options: HuggingFaceOptions, pieces: int) -> tuple[Parts, dict[str, tor
         def local(parameter: torch.Tensor, rank: int = rank) -> torch.Tensor:
             return chunk(parameter, rank, pieces).view(-1)
 
-        parts = Parts(options, SEED, run)
+        parts = Parts(options, SEED, lambda _, shape, run=run: [run(shape)])
         hollow = [name for name, parameter in parts.model.named_parameters() if parameter.device.type == "meta"]
         parts.allocate(torch.device("cpu"))
         for name in hollow:

@@ -81,7 +81,7 @@ class Engine(Trainer):
             found: torch.Tensor = parameter.ds_tensor[: run(parameter.ds_shape)[1]]
             return found
 
-        parts = Parts(self.options, seed, run)
+        parts = Parts(self.options, seed, lambda _, shape: [run(shape)])
         deepspeed.zero.Init(module=_OneByOne(parts.model, self._dtype), config_dict_or_path=self._config())
         parts.allocate(self.device)
         parts.fill(local)

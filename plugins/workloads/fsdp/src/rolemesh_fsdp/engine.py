@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
 
 from rolemesh.api.batch import Shard
 from rolemesh.api.workload import State
+from rolemesh_fsdp.layout import Layout, MeshBlocks
 from rolemesh_fsdp.model import local, release, reshard, shard
-from rolemesh_training.blocks import Blocks, first_row
 from rolemesh_training.contract import LossOutput
 from rolemesh_training.model import parameters
 from rolemesh_training.optimizer import Optimizer
@@ -28,29 +31,40 @@ class Engine(Trainer):
     """The trainer. A group of one rank in float32 uses the plain model without FSDP, so nothing is gathered, copied or
     sent."""
 
+    _summed: Collection[str] = ()
+
     def needs_group(self) -> bool:
         return bool(self.ctx.world_size > 1 or self.options.dtype != "float32")
 
+    def parallel(self) -> int:
+        return int(self.options.tensor_parallel)
+
     def prepare(self) -> None:
-        options, ctx = self.options, self.ctx
-        seed = options.init_seed if options.init_seed is not None else ctx.seed_for("init")
-        parts = Parts(options, seed, self._run)
+        options, ranks, mesh = self.options, self.ranks, self.ranks.mesh
+        seed = options.init_seed if options.init_seed is not None else self.ctx.seed_for("init")
+        dims: Mapping[str, int] = {}
+        if mesh is not None:
+            from rolemesh_fsdp.tensor_parallel import divide, division
+
+            found = division(options, mesh["tensor"])
+            dims, self._summed = found.dims, found.summed
+        layout = Layout(ranks, dims)
+        parts = Parts(options, seed, layout.runs)
         self.model = parts.model
-        if self.needs_group():
-            shard(self.model, options, ctx.world_size, self.device)
+        if mesh is not None:
+            divide(self.model, found.plan, mesh["tensor"])
+        if ranks.data.size > 1 or options.dtype != "float32":
+            data = mesh["data"] if mesh is not None else init_device_mesh(self.device.type, (ranks.data.size,))
+            shard(self.model, options, data)
         parts.allocate(self.device)
         parts.fill(lambda parameter: local(parameter).view(-1))
         kept, names = parameters(self.model, options), parameters(self.model, options, aliases=True)
-        self.blocks = Blocks(kept, ctx.rank, ctx.world_size, local, names)
-        dims = {name: parameter.dim() for name, parameter in self.blocks.parameters.items()}
-        self.optimizer = None if options.frozen else Optimizer(self.blocks.data, dims, options)
-
-    def _run(self, shape: torch.Size) -> tuple[int, int]:
-        """Return start and size of this rank's block of a flattened parameter, as FSDP2 divides it."""
-        if not self.needs_group():
-            return 0, shape.numel()
-        start, end = (first_row(shape, rank, self.ctx.world_size) for rank in (self.ctx.rank, self.ctx.rank + 1))
-        return start * shape[1:].numel(), (end - start) * shape[1:].numel()
+        self.blocks = MeshBlocks(kept, layout, local, names)
+        self.optimizer = None
+        if not options.frozen:
+            ndims = {name: parameter.dim() for name, parameter in self.blocks.parameters.items()}
+            copies = {name: layout.copies(name) for name in ndims}
+            self.optimizer = Optimizer(self.blocks.data, ndims, options, copies)
 
     @property
     def updates(self) -> int:
@@ -62,9 +76,11 @@ class Engine(Trainer):
 
     def update(self, weight: float) -> tuple[float, float]:
         assert self.optimizer is not None
-        gradients = {n: local(p.grad) for n, p in self.blocks.parameters.items() if p.grad is not None}
+        gradients = {n: _gradient(p) for n, p in self.blocks.parameters.items() if p.grad is not None}
+        for name in sorted(gradients.keys() & set(self._summed)):
+            dist.all_reduce(gradients[name], group=self.ranks.tensor.process_group)
         # The backward passes have left the mean over ranks of each rank's sum of losses.
-        done = self.optimizer.update(gradients, self.group.size / weight, self.group.sum)
+        done = self.optimizer.update(gradients, self.group.size / weight, self.ranks.every.sum)
         self.discard()
         return done
 
@@ -74,7 +90,7 @@ class Engine(Trainer):
 
     def whole(self) -> Mapping[str, Shard]:
         dtype = getattr(torch, self.options.dtype)
-        data = self.blocks.shards({name: block.to("cpu", dtype) for name, block in self.blocks.data.items()})
+        data = self.blocks.sent({name: block.to("cpu", dtype) for name, block in self.blocks.data.items()})
         return {alias: data[name] for alias, name in self.blocks.names.items()}
 
     def shards(self) -> dict[str, Any]:
@@ -105,3 +121,12 @@ class Engine(Trainer):
 
     def release(self) -> None:
         release(self.model)
+
+
+def _gradient(parameter: torch.Tensor) -> torch.Tensor:
+    """Return this rank's block of the gradient, summed over the ranks that have parts of the sum."""
+    gradient = parameter.grad
+    assert gradient is not None
+    if isinstance(gradient, DTensor) and isinstance(parameter, DTensor) and gradient.placements != parameter.placements:
+        gradient = gradient.redistribute(placements=parameter.placements)
+    return local(gradient)

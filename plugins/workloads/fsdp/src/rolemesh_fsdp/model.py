@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
@@ -15,16 +15,12 @@ from rolemesh_training.model import decoder_layers
 __all__ = ["local", "release", "reshard", "shard"]
 
 
-def shard(model: torch.nn.Module, options: FSDPOptions, world_size: int, device: torch.device) -> torch.nn.Module:
-    """Apply `fully_shard` to each decoder layer and to the root, over the default process group. `model` itself is
-    changed.
+def shard(model: torch.nn.Module, options: FSDPOptions, mesh: DeviceMesh) -> torch.nn.Module:
+    """Apply `fully_shard` to each decoder layer and to the root, over `mesh`. `model` itself is changed.
 
     Tied embeddings belong to the root's group and stay tied.
     """
-    policy: dict[str, Any] = {
-        "mesh": init_device_mesh(device.type, (world_size,)),
-        "reshard_after_forward": options.reshard_after_forward,
-    }
+    policy: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": options.reshard_after_forward}
     if options.dtype == "bfloat16":
         policy["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for layer in decoder_layers(model):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel
 
 from rolemesh.api.workload import RankContext
+from rolemesh.errors import raise_all
 from rolemesh_fsdp.options import FSDPOptions
+from rolemesh_fsdp.plans import check_divisible
 from rolemesh_training.workload import TrainerWorkload
 
 if TYPE_CHECKING:
@@ -22,6 +25,13 @@ class FSDPWorkload(TrainerWorkload):
 
     Options: ClassVar[type[BaseModel]] = FSDPOptions
     preload: ClassVar[Sequence[str]] = (*TrainerWorkload.preload, "rolemesh_fsdp.engine")
+
+    @classmethod
+    def check(cls, options: Any, world_size: int) -> None:
+        """Check the model folder, and that the ranks can divide its layers as `tensor_parallel` says."""
+        super().check(options, world_size)
+        if options.tensor_parallel > 1:
+            raise_all(check_divisible(Path(options.model), options.tensor_parallel, world_size))
 
     def make(self, ctx: RankContext) -> Engine:
         from rolemesh_fsdp.engine import Engine

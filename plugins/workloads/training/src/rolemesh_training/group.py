@@ -6,15 +6,17 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import timedelta
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 import rolemesh_torch
 from rolemesh.api.workload import RankContext
 
-__all__ = ["Group", "join"]
+__all__ = ["Group", "Ranks", "join"]
 
 _ROOM = 4096
 """Bytes of a pickled value that `Group.gather` moves in one collective. The metrics of all ranks in an update are
@@ -28,6 +30,8 @@ class Group:
 
     rank: int
     size: int
+    process_group: Any = None
+    """torch's group; None: that of all ranks."""
 
     def sum(self, value: float) -> float:
         """Return the float64 sum over the ranks."""
@@ -53,26 +57,50 @@ class Group:
         cell = torch.zeros(_LENGTH + _ROOM, dtype=torch.uint8)
         cell[: len(sent)] = torch.frombuffer(sent, dtype=torch.uint8)
         cells = [torch.empty_like(cell) for _ in range(self.size)]
-        dist.all_gather(cells, cell)
+        dist.all_gather(cells, cell, self.process_group)
         found = [bytes(each.numpy()) for each in cells]
         if all(int.from_bytes(each[:_LENGTH], "little") <= _ROOM for each in found):
             return [pickle.loads(each[_LENGTH:]) for each in found]  # which ends where the value does
         whole: list[Any] = [None] * self.size
-        dist.all_gather_object(whole, value)
+        dist.all_gather_object(whole, value, self.process_group)
         return whole
 
-    @staticmethod
-    def _reduce(values: Sequence[float], dtype: torch.dtype, op: Any) -> list[Any]:
+    def _reduce(self, values: Sequence[float], dtype: torch.dtype, op: Any) -> list[Any]:
         cells = torch.tensor(values, dtype=dtype)
-        dist.all_reduce(cells, op)
+        dist.all_reduce(cells, op, self.process_group)
         return cells.tolist()
 
 
-def join(ctx: RankContext, timeout_s: float, *, needed: bool) -> Group:
-    """Join the process group of the role; a role of one rank joins only if the group is `needed`.
+class Ranks(NamedTuple):
+    """The groups of a rank. Consecutive ranks divide the layers of a model (tensor parallel), and take the same
+    rows."""
+
+    every: Group
+    """All ranks of the role."""
+    data: Group
+    """One rank of each set that divides a model. They take different rows."""
+    tensor: Group
+    """The ranks that divide a model with this one, which take its rows."""
+    mesh: DeviceMesh | None
+    """The dimensions ``data`` and ``tensor``; None if no rank divides layers."""
+
+
+def join(ctx: RankContext, timeout_s: float, *, needed: bool, parallel: int = 1, device: str = "cpu") -> Ranks:
+    """Join the process group of the role; a role of one rank joins only if the group is `needed`. `parallel` ranks
+    divide a model.
 
     CPU tensors travel over gloo, which carries the counters of GPU ranks too; CUDA tensors travel over NCCL.
     """
     if ctx.world_size > 1 or needed:
         rolemesh_torch.join(ctx, timeout_s=timeout_s)
-    return Group(ctx.rank, ctx.world_size)
+    every = Group(ctx.rank, ctx.world_size)
+    if parallel == 1:
+        return Ranks(every, every, Group(0, 1), None)
+    places = torch.arange(ctx.world_size).view(-1, parallel)
+    groups = []
+    for sets in (places.T.tolist(), places.tolist()):
+        made = [dist.new_group(ranks, timeout=timedelta(seconds=timeout_s)) for ranks in sets]
+        groups.append(next(group for group, ranks in zip(made, sets, strict=True) if ctx.rank in ranks))
+    mesh = DeviceMesh.from_group(groups, device, places, mesh_dim_names=("data", "tensor"))
+    row, column = divmod(ctx.rank, parallel)
+    return Ranks(every, Group(row, len(places), groups[0]), Group(column, parallel, groups[1]), mesh)

@@ -37,10 +37,18 @@ class Optimizer:
     The moments exist from the start, so a snapshot has the same entries and sizes at every step.
     """
 
-    def __init__(self, data: Mapping[str, torch.Tensor], dims: Mapping[str, int], options: TrainerOptions) -> None:
+    def __init__(
+        self,
+        data: Mapping[str, torch.Tensor],
+        dims: Mapping[str, int],
+        options: TrainerOptions,
+        copies: Mapping[str, int] | None = None,
+    ) -> None:
         """`data` are the tensors to update, by name. `dims` are the dimensions of the whole parameters; weight decay
-        applies only to those with two or more."""
+        applies only to those with two or more. `copies` are the numbers of ranks that update the same tensor, which
+        counts once in the gradient norm; None: 1 each."""
         self.data = data
+        self._copies = copies or {}
         self.options = options
         self.clip_norm = math.inf if options.clip_norm is None else options.clip_norm
         self.updates = 0
@@ -65,7 +73,10 @@ class Optimizer:
         rank if the norm is not finite.
         """
         gradients = {name: gradient for name, gradient in gradients.items() if name in self._leaves}
-        squares = [torch.linalg.vector_norm(g, dtype=torch.float64).square() for g in gradients.values()]
+        squares = [
+            torch.linalg.vector_norm(gradient, dtype=torch.float64).square() / self._copies.get(name, 1)
+            for name, gradient in gradients.items()
+        ]
         norm = scale * math.sqrt(total(float(torch.stack(squares).sum()) if squares else 0.0))
         if not math.isfinite(norm):
             raise not_finite(norm, self.updates)

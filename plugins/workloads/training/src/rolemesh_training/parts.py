@@ -9,7 +9,7 @@ transformers. So the weights equal those of `from_config` and `from_pretrained` 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,9 @@ from rolemesh_training.options import HuggingFaceOptions
 
 __all__ = ["Parts"]
 
-Run = Callable[[torch.Size], tuple[int, int]]
-"""Function from a parameter's shape to this rank's run of the flattened parameter: its first element, and its
-length."""
+Runs = Callable[[str, torch.Size], Sequence[tuple[int, int]]]
+"""Function from a parameter's name and shape to this rank's runs of the flattened parameter: the first element and the
+length of each."""
 _META = torch.device("meta")
 _Unit = list[tuple[torch.nn.Module, PreTrainedModel]]
 
@@ -43,9 +43,10 @@ class Parts:
     quantized.
     """
 
-    def __init__(self, options: HuggingFaceOptions, seed: int, run: Run) -> None:
+    def __init__(self, options: HuggingFaceOptions, seed: int, runs: Runs) -> None:
         """`seed` is for content that no file has. It is the same on every rank."""
-        self._run = run
+        self._runs = runs
+        self._names: dict[int, str] = {}
         self._made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # the parameter, so that its id stays its own
         self.whole = False
         with torch.random.fork_rng(devices=[]), _Apart():
@@ -59,6 +60,7 @@ class Parts:
                 found = self._sources(model)
                 self.whole = found is None
                 sources = found or {}
+                self._name(model)
                 read = {id(_tensor(model, name)) for name in sources}
                 for unit in _units(model) if not self.whole else ():
                     self._make(unit, read)
@@ -84,6 +86,7 @@ class Parts:
 
         def initialize(model: PreTrainedModel) -> None:
             drop(model, "", model)
+            self._name(model)
             for unit in _units(model):
                 self._make(unit, set())
 
@@ -95,6 +98,9 @@ class Parts:
         finally:
             PreTrainedModel.initialize_weights = ours
             hook.remove()
+
+    def _name(self, model: torch.nn.Module) -> None:
+        self._names = {id(parameter): name for name, parameter in model.named_parameters()}
 
     @torch.no_grad()
     def _make(self, unit: _Unit, read: set[int]) -> None:
@@ -120,8 +126,13 @@ class Parts:
             module._parameters[name] = parameter
             if id(parameter) in fresh:
                 assert made is not None
-                start, size = self._run(parameter.shape)
-                self._made[id(parameter)] = (parameter, torch.empty(size).copy_(made.view(-1)[start : start + size]))
+                runs = self._runs(self._names[id(parameter)], parameter.shape)
+                held = torch.empty(sum(size for _, size in runs))
+                at = 0
+                for start, size in runs:
+                    held[at : at + size] = made.view(-1)[start : start + size]
+                    at += size
+                self._made[id(parameter)] = (parameter, held)
 
     def _sources(self, model: Any) -> dict[str, str] | None:
         """Return each tensor of the model's state, under one of its names → its name in the files; a head may have
@@ -166,14 +177,17 @@ class Parts:
 
     @torch.no_grad()
     def fill(self, local: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Read this rank's run of each parameter, and each whole buffer. `local` returns the vector that holds a
-        run."""
+        """Read this rank's runs of each parameter, and each whole buffer. `local` returns the vector that holds the
+        runs."""
         if self.whole:
             return
         parameters = dict(self.model.named_parameters())
         for name, source in self._files.items():
             if name in parameters:
-                self._checkpoint.read(source, self._run(self._shapes[name])[0], local(parameters[name]))
+                out, at = local(parameters[name]), 0
+                for start, size in self._runs(name, self._shapes[name]):
+                    self._checkpoint.read(source, start, out[at : at + size])
+                    at += size
             else:
                 self._checkpoint.read(source, 0, _tensor(self.model, name).view(-1))
         while self._pieces:

@@ -53,12 +53,15 @@ class Shape(NamedTuple):
 class Speed:
     """Counts the forward passes of a model, and what they compute."""
 
-    def __init__(self, model: torch.nn.Module, config: Any, device: torch.device, peak_tflops: float | None) -> None:
+    def __init__(
+        self, model: torch.nn.Module, config: Any, device: torch.device, peak_tflops: float | None, parallel: int = 1
+    ) -> None:
         """`config`: that of the model's text part; None for a model without one, which has no speed.
 
-        `peak_tflops`: the peak of the device; None for that of its name.
+        `peak_tflops`: the peak of the device; None for that of its name. `parallel` ranks divide each layer.
         """
         self.forwards = 0
+        self._parallel = parallel
         self._shape = shape_of(getattr(model, "inner", model), config) if config is not None else None
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
         self._peak = peak_tflops or peak_of(name)
@@ -79,7 +82,10 @@ class Speed:
         """
         if self._shape is None:
             return {}
-        tokens, operations = float(self._tokens), float(self._operations) / 1e12  # waits for the device
+        tokens, operations = (
+            float(self._tokens),
+            float(self._operations) / self._parallel / 1e12,
+        )  # waits for the device
         seconds = time.perf_counter() - self._began
         found = {"tokens_per_s": ranks * tokens / seconds, "tflops_per_s": operations / seconds}
         return found | ({"mfu": operations / seconds / self._peak} if self._peak else {})

@@ -19,7 +19,7 @@ import torch.distributed as dist
 import torch.utils.deterministic
 from numpy.typing import NDArray
 
-from rolemesh.api.batch import Batch, Ragged, Shard, Shards
+from rolemesh.api.batch import Batch, Ragged, Shard, Shards, concat
 from rolemesh.api.workload import RankContext, State
 from rolemesh.errors import RolemeshError
 from rolemesh_training.columns import check_columns, text_rows
@@ -64,23 +64,30 @@ class Trainer(ABC):
         torch.use_deterministic_algorithms(self.options.deterministic)
         torch.utils.deterministic.fill_uninitialized_memory = False
         self.loss: LossFunction = self.options.loss.resolve()
-        self.group = join(ctx, self.options.timeout_s, needed=self.needs_group())
+        self.ranks = join(
+            ctx, options.timeout_s, needed=self.needs_group(), parallel=self.parallel(), device=self.device.type
+        )
+        self.group = self.ranks.data
         self.prepare()
         self.parking = Parking(self.on_device())
         self._said: set[tuple[str, str]] = set()
         self._fit: Fitness | None = None
         config = text_config(self.model)
         self._positions: int | None = getattr(config, "max_position_embeddings", None)
-        self.speed = Speed(self.model, config, self.device, self.options.peak_tflops)
+        self.speed = Speed(self.model, config, self.device, self.options.peak_tflops, self.ranks.tensor.size)
         if self.options.measured:
             self._measure()
-        seed_generators(ctx.seed_for("rank", ctx.rank))
+        seed_generators(ctx.seed_for("rank", self.group.rank))
 
     # ------------------------------------------------------------------------------------------- what a subclass says
 
     def needs_group(self) -> bool:
         """Whether a single rank needs a process group too."""
         return False
+
+    def parallel(self) -> int:
+        """Return the number of ranks that divide the layers of a model, and take the same rows."""
+        return 1
 
     @abstractmethod
     def prepare(self) -> None:
@@ -151,6 +158,7 @@ class Trainer(ABC):
             remedy = "set its option frozen to false, or leave the call out of the flow"
             raise RolemeshError(f"role {self.ctx.role} is frozen, and cannot be trained", remedy=remedy)
         self.speed.begin()
+        batch = self._joined(batch)
         batch = self._recent(self._fitting(batch, token_column(self.options.loss), "train"))
         batch = self._with_old_logprobs(batch)
         self.model.train()
@@ -161,20 +169,38 @@ class Trainer(ABC):
         self.ctx.metric(**self.speed.metrics(self.group.size))
         self.version += 1
 
+    def _joined(self, batch: Batch) -> Batch:
+        """Return the rows of all ranks that divide a model with this one."""
+        if self.ranks.tensor.size == 1:
+            return batch
+        parts = self.ranks.tensor.gather(batch)
+        found: Batch = concat([part for part in parts if part.rows] or parts[:1])
+        return found
+
+    def _returned(self, batch: Batch) -> Batch:
+        """Return the rows that this rank returns, so that one of those that divide a model returns them."""
+        return batch if self.ranks.tensor.rank == 0 else batch[:0]
+
+    def _count(self, **values: float) -> None:
+        """Count once what all ranks that divide a model have counted."""
+        if self.ranks.tensor.rank == 0:
+            self.ctx.count(**values)
+
+    def _warn_once(self, operator: str, what: str, text: str) -> None:
+        if (operator, what) not in self._said and self.ranks.tensor.rank == 0:
+            self._said.add((operator, what))
+            self.ctx.warn(text)
+
     def _fitting(self, batch: Batch, tokens: TokenColumn | None, operator: str) -> Batch:
         """Return the rows that are not too long, or were cut. Dropped rows are counted, and a warning is given once."""
         limit = getattr(self.options, "max_length", None) or self._positions
         found = fitted(batch, limit, getattr(self.options, "too_long", "drop"), tokens)
         for what, which in (("dropped", found.dropped), ("truncated", found.truncated)):
             if which:
-                self.ctx.count(**{f"rows_{what}": len(which)})
-                if (operator, what) not in self._said:
-                    self._said.add((operator, what))
-                    row, fault = next(iter(which.items()))
-                    self.ctx.warn(
-                        f"{row_name(batch, row)} {fault}, and is {what} by {operator}; further ones are counted only "
-                        f"(rows_{what})"
-                    )
+                self._count(**{f"rows_{what}": len(which)})
+                row, fault = next(iter(which.items()))
+                text = f"{row_name(batch, row)} {fault}, and is {what} by {operator}; further ones are counted only"
+                self._warn_once(operator, what, f"{text} (rows_{what})")
         return found.batch
 
     def _recent(self, batch: Batch) -> Batch:
@@ -189,14 +215,14 @@ class Trainer(ABC):
             self.ctx.metric(stale_rows=float(each))
         if not stale.any():
             return batch
-        self.ctx.count(rows_stale=int(stale.sum()))
-        if ("train", "stale") not in self._said:
-            self._said.add(("train", "stale"))
-            row = int(np.flatnonzero(stale)[0])
-            self.ctx.warn(
-                f"{row_name(batch, row)} has tokens of weights that are {found[row].max()} versions old, more than "
-                f"max_staleness {most}, and is dropped; further ones are counted only (rows_stale)"
-            )
+        self._count(rows_stale=int(stale.sum()))
+        row = int(np.flatnonzero(stale)[0])
+        self._warn_once(
+            "train",
+            "stale",
+            f"{row_name(batch, row)} has tokens of weights that are {found[row].max()} versions old, more than "
+            f"max_staleness {most}, and is dropped; further ones are counted only (rows_stale)",
+        )
         return taken(batch, np.flatnonzero(~stale))
 
     def _with_old_logprobs(self, batch: Batch) -> Batch:
@@ -244,7 +270,7 @@ class Trainer(ABC):
             self.release()
         self.passed()
         add_lags(sums, lags(batch, self.version) or [])
-        self.ctx.count(trained_tokens=sums.get("loss", [0.0, 0.0])[1])
+        self._count(trained_tokens=sums.get("loss", [0.0, 0.0])[1])
         self.learn_from(sums, batch, whole)
 
     def learn_from(self, sums: dict[str, list[float]], batch: Batch | None = None, whole: Batch | None = None) -> None:
@@ -274,7 +300,7 @@ class Trainer(ABC):
             self.discard()
             otherwise = WEIGHTLESS
         why = cause(self.group.gather(facts(batch, whole)), otherwise) if otherwise in (ZERO, WEIGHTLESS) else otherwise
-        self.ctx.count(useless_updates=1.0 / self.group.size)
+        self._count(useless_updates=1.0 / self.group.size)
         if self.learning.taught_nothing(why) and self.ctx.rank == 0:
             self.ctx.warn(f"update {sum(self.learning.useless.values()) + self.learning.useful} taught nothing: {why}")
 
@@ -286,14 +312,15 @@ class Trainer(ABC):
     def logprobs(self, batch: Batch) -> Batch:
         """See `TrainerWorkload.logprobs`."""
         check_columns(batch, "logprobs")
-        batch = self._fitting(batch, "completion_ids", "logprobs")
+        batch = self._fitting(self._joined(batch), "completion_ids", "logprobs")
         self._measure()
         stated = self.options.sampled_at
         temperature = row_temperatures(batch, range(batch.rows), stated)
-        return batch | {
+        found = {
             "ref_logprobs": self._per_token(batch, self._logprobs_at(stated)),
             REFERENCE: np.broadcast_to(np.float32(temperature), batch.rows).copy(),
         }
+        return self._returned(batch | found)
 
     def values(self, batch: Batch) -> Batch:
         """See `TrainerWorkload.values`."""
@@ -306,17 +333,18 @@ class Trainer(ABC):
             return found.scattered(values)
 
         check_columns(batch, "values")
-        batch = self._fitting(batch, "completion_ids", "values")
+        batch = self._fitting(self._joined(batch), "completion_ids", "values")
         self._measure()
-        return batch | {"values": self._per_token(batch, compute)}
+        return self._returned(batch | {"values": self._per_token(batch, compute)})
 
     def scores(self, batch: Batch) -> Batch:
         """See `TrainerWorkload.scores`."""
         check_columns(batch, "scores")
-        batch = self._fitting(batch, "input_ids", "scores")
+        batch = self._fitting(self._joined(batch), "input_ids", "scores")
         labels = int(self.model.config.num_labels)
         found = self._forward_only(batch, lambda part: row_scores(self.model, text_rows(part), self.device))
-        return batch | {"scores": np.concatenate([np.zeros((0, labels), dtype=np.float32), *found])}
+        scores = np.concatenate([np.zeros((0, labels), dtype=np.float32), *found])
+        return self._returned(batch | {"scores": scores})
 
     def _per_token(self, batch: Batch, compute: Callable[[Batch], torch.Tensor]) -> Ragged:
         """Return the result of `compute` for each completion token."""
@@ -373,7 +401,7 @@ class Trainer(ABC):
         self.restored(state)
         rng = state.get("rng", {})
         if "cpu" not in rng:  # of another world size, whose ranks had different ones
-            seed_generators(self.ctx.seed_for("rank", self.ctx.rank, "version", self.version))
+            seed_generators(self.ctx.seed_for("rank", self.group.rank, "version", self.version))
         restore_generators(rng, self.device)
         self.release()
 
@@ -422,10 +450,10 @@ class Trainer(ABC):
             return
         try:
             with self.precision(), self.kept():
-                own = fitness(self.model, self.device, lambda value: max(self.group.gather(value)))
+                own = fitness(self.model, self.device, lambda value: max(self.ranks.every.gather(value)))
         finally:
             self.release()
-        self._fit = strictest(self.group.gather(own))
+        self._fit = strictest(self.ranks.every.gather(own))
         remember(self.model, self._fit)
         own_loss = str(self.options.loss) not in LOSS_OPTIONS  # which may pack nothing
         asked = self.options.packed or (self.options.loss_options.get("pack", True) and not self.options.frozen)

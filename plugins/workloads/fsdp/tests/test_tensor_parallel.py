@@ -1,0 +1,127 @@
+"""Ranks that divide each layer: the same losses, gradients and updates as one rank, and the same state and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import trainer_group
+
+from rolemesh.api.batch import Batch
+from rolemesh_runtime.digest import digest
+
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "tied": ("llama", {}),
+    "own head": ("llama", {"tie_word_embeddings": False}),
+    "odd vocabulary": ("llama", {"vocab_size": 63}),
+    "norms of heads": ("qwen3", {"head_dim": 8}),
+    "biases": ("qwen2", {}),
+    "fused": ("phi3", {"tie_word_embeddings": False}),
+}
+GRPO = {"loss": "rolemesh_training.losses:grpo"}
+
+
+@pytest.fixture(scope="module")
+def model(even_model: Callable[..., Path]) -> Callable[..., Path]:
+    """Return the folder of a model of one of `KINDS`."""
+    return lambda kind="tied": even_model(KINDS[kind][0], **KINDS[kind][1])
+
+
+def options(model: Path, **more: Any) -> dict[str, Any]:
+    return {"model": str(model), "optimizer": "sgd", "momentum": 0.5, "lr": 1e-2, "clip_norm": 0.5, **more}
+
+
+def assert_same(alone: list[Any], together: list[Any]) -> None:
+    """Everything within 1e-6, as sums in another order are."""
+    one, other = trainer_group.assembled(alone), trainer_group.assembled(together)
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        np.testing.assert_allclose(other[name], value, rtol=1e-6, atol=1e-6, err_msg=name)
+    for result in together:
+        assert result["metrics"].keys() == alone[0]["metrics"].keys()
+        for name, value in alone[0]["metrics"].items():
+            assert result["metrics"][name] == pytest.approx(value, rel=1e-6, abs=1e-6), name
+    counts = {name: sum(result["counts"].get(name, 0) for result in together) for name in alone[0]["counts"]}
+    assert counts == alone[0]["counts"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_ranks_that_divide_each_layer_take_the_steps_of_one(group, model, texts, kind):
+    batches = [texts(seed) for seed in range(3)]
+    given = options(model(kind), micro_batch_rows=2)
+    alone = group(trainer_group.train, 1, given, batches, [5])
+    together = group(trainer_group.train, 2, {**given, "tensor_parallel": 2}, batches, [3, 2])
+    assert_same(alone, together)
+
+
+@pytest.mark.parametrize("kind", ["tied", "norms of heads"])
+def test_two_sets_of_two_ranks_take_the_steps_of_one(group, model, texts, kind):
+    batches = [texts(seed) for seed in range(3)]
+    given = options(model(kind), micro_batch_rows=1)
+    alone = group(trainer_group.train, 1, given, batches, [5])
+    together = group(trainer_group.train, 4, {**given, "tensor_parallel": 2}, batches, [2, 1, 1, 1])
+    assert_same(alone, together)
+
+
+@pytest.mark.more
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"gradient_checkpointing": True},
+        {"reshard_after_forward": False},
+        {"task": "value", "loss": "rolemesh_training.losses:value", "init_seed": 3},
+        {"init": "random", "init_seed": 3},
+        {"attention": "eager"},
+        {"optimizer": "adamw", "eps": 1e-3, "weight_decay": 0.1},
+    ],
+    ids=str,
+)
+def test_other_options_take_the_steps_of_one(group, model, rollouts, texts, more):
+    rows = [rollouts(seed) for seed in range(3)] if "task" in more else [texts(seed) for seed in range(3)]
+    if "task" in more:
+        rows = [batch | {"returns": batch["logprobs"], "values": batch["logprobs"]} for batch in rows]
+    given = options(model(), **more)
+    alone = group(trainer_group.train, 1, given, rows, [rows[0].rows])
+    together = group(trainer_group.train, 4, {**given, "tensor_parallel": 2}, rows, [2, 1, 1, rows[0].rows - 4])
+    assert_same(alone, together)
+
+
+def test_packed_rows_of_a_policy_take_the_steps_of_one(group, model, rollouts):
+    batches = [rollouts(seed, (1.0, -1.0, 0.5, -0.5, 0.0, 0.0)) for seed in range(3)]
+    given = options(model(), **GRPO)
+    alone = group(trainer_group.train, 1, given, batches, [6])
+    together = group(trainer_group.train, 2, {**given, "tensor_parallel": 2}, batches, [1, 5])
+    assert_same(alone, together)
+
+
+def test_rows_come_back_once_and_in_order(group, model, rollouts):
+    given = options(model(), max_length=16, micro_batch_rows=1)
+    alone = group(trainer_group.logprobs, 1, given, rollouts(0), [6])
+    together = group(trainer_group.logprobs, 4, {**given, "tensor_parallel": 2}, rollouts(0), [1, 2, 0, 3])
+    assert [len(part) for part in together] == [len(together[0]), 0, len(together[2]), 0]
+    found = np.concatenate([part.values for part in together])
+    np.testing.assert_allclose(found, alone[0].values, rtol=1e-6, atol=1e-6)
+
+
+def test_a_restored_group_continues_bit_for_bit(group, model, rollouts):
+    batches, shares = [rollouts(seed) for seed in range(4)], [2, 1, 2, 1]
+    given = options(model(), tensor_parallel=2, dropout=True, **GRPO)
+    straight = group(trainer_group.train_and_return_to, 4, given, batches, shares, 2)
+    early = [result["early"] for result in straight]
+    resumed = group(trainer_group.continue_from, 4, given, early, batches[2:], shares)
+    for one, other in zip(straight, resumed, strict=True):
+        assert digest(one["state"]) == digest(other["state"]) != digest(one["early"])
+
+
+def test_ranks_keep_equal_copies_of_what_they_do_not_divide(group, model, texts):
+    batches: list[Batch] = [texts(seed) for seed in range(3)]
+    first, second = group(trainer_group.train, 2, options(model("norms of heads"), tensor_parallel=2), batches, [3, 2])
+    for name, shard in first["state"]["model"].items():
+        other = second["state"]["model"][name]
+        assert shard.offsets != other.offsets or np.array_equal(shard.data, other.data), name
+    names = [name for name, shard in first["state"]["model"].items() if shard.data.shape == shard.shape]
+    assert any("q_norm" in name for name in names)
+    assert not any("proj" in name for name in names), "each layer is divided"
