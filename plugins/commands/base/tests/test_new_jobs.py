@@ -266,9 +266,18 @@ def train(*overrides: str) -> None:
     assert [json.loads(line)["step"] for line in Path("runs/x/metrics.jsonl").read_text().splitlines()] == [0, 1]
 
 
-def test_a_new_job_trains_a_tiny_model(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made(capsys, "sft", "x", "--model", str(tiny_model))
-    train("roles.trainer.options.init=random", "roles.trainer.resources.cpu=1")
+RANDOM = {
+    "sft": ["roles.trainer.options.init=random"],
+    "dpo": ["roles.trainer.options.init=random", "roles.reference.options.init=random"],
+    "pretrain": ["roles.trainer.options.init=random"],
+}
+"""Jobs without an engine, and what spares them the weights of their model."""
+
+
+@pytest.mark.parametrize("kind", ["sft", *(pytest.param(kind, marks=pytest.mark.more) for kind in ("dpo", "pretrain"))])
+def test_a_new_job_trains_a_tiny_model(kind: str, tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made(capsys, kind, "x", "--model", str(tiny_model))
+    train(*RANDOM[kind], "roles.trainer.resources.cpu=1")
 
 
 @pytest.mark.soak
