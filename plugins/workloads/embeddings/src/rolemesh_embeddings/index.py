@@ -27,6 +27,8 @@ class Index:
         self.slots: NDArray[Any] = Reserved(np.int32, 0, 16 * most + 1).array
         self.starts, self.sizes = np.zeros(BUCKETS, np.int64), np.ones(BUCKETS, np.int64)
         self.counts = np.zeros(BUCKETS, np.int64)
+        self.expected = np.zeros(BUCKETS, np.int64)
+        """Number of keys for which a bucket gets a region at once when it needs a larger one."""
         self._end = 1
         self._unused: dict[int, list[int]] = {}
 
@@ -51,18 +53,20 @@ class Index:
             going = going[(found >= 0) & (self._keys[found] != keys[going])]
         return rows, at
 
-    def add(self, rows: Rows) -> None:
-        """Index rows whose keys are different, and new."""
+    def add(self, rows: Rows) -> Rows:
+        """Index rows whose keys are different. Return those that had some of these keys before."""
         hashes = mix(self._keys[rows])
         buckets = bucket_of(hashes)
-        more = np.bincount(buckets, minlength=BUCKETS)
-        self._make_room(np.flatnonzero(2 * (self.counts + more) > self.sizes), more)
-        self._place(rows, hashes, buckets)
-        self.counts += more
-
-    def point(self, at: Rows, rows: Rows) -> None:
-        """Let the keys in the slots `at` have other rows."""
-        self.slots[at] = rows + 1
+        full = 2 * (self.counts + np.bincount(buckets, minlength=BUCKETS)) > self.sizes
+        if full.any():
+            here = np.flatnonzero(full[buckets])
+            new = here[self.find(self._keys[rows[here]])[0] < 0]
+            more = np.bincount(buckets[new], minlength=BUCKETS)
+            self._make_room(np.flatnonzero(2 * (self.counts + more) > self.sizes), more)
+        before = self._place(rows, hashes, buckets)
+        self.counts += np.bincount(buckets, minlength=BUCKETS)
+        self.counts -= np.bincount(bucket_of(mix(self._keys[before])), minlength=BUCKETS)
+        return before
 
     def remove(self, rows: Rows) -> None:
         """Forget rows. The buckets are built again without them."""
@@ -100,7 +104,8 @@ class Index:
             return
         kept = [self.rows_of(bucket) for bucket in buckets.tolist()]
         for bucket in buckets.tolist():
-            self._take(bucket, 1 << int(2 * (self.counts[bucket] + more[bucket])).bit_length())
+            keys = max(self.counts[bucket] + more[bucket], self.expected[bucket])
+            self._take(bucket, 1 << int(2 * keys).bit_length())
         rows = np.concatenate(kept)
         hashes = mix(self._keys[rows])
         self._place(rows, hashes, bucket_of(hashes))
@@ -116,15 +121,21 @@ class Index:
             self._end += size
         self.starts[bucket], self.sizes[bucket] = unused.pop(), size
 
-    def _place(self, rows: Rows, hashes: NDArray[np.uint64], buckets: NDArray[Any]) -> None:
+    def _place(self, rows: Rows, hashes: NDArray[np.uint64], buckets: NDArray[Any]) -> Rows:
+        """Let slots have these rows, and return the rows that had the same keys."""
         start, mask = self.starts[buckets], self.sizes[buckets] - 1
-        at = hashes.view(np.int64) & mask
-        going = np.arange(len(rows))
+        at, numbers = start + (hashes.view(np.int64) & mask), (rows + 1).astype(self.slots.dtype)
+        going, before = np.arange(len(rows)), [rows[:0]]
         while len(going):
-            place = start[going] + at[going]
+            place, own = at[going], numbers[going]
             free = self.slots[place] == 0
-            wanted, claims = place[free], rows[going[free]] + 1
-            self.slots[wanted] = claims  # of several rows for one slot the last one gets it
-            free[free] = self.slots[wanted] == claims
-            going = going[~free]
-            at[going] = (at[going] + 1) & mask[going]
+            self.slots[place[free]] = own[free]  # of several rows for one slot the last one gets it
+            others = self.slots[place] != own
+            going, place, own = going[others], place[others], own[others]
+            there = self.slots[place].astype(np.int64) - 1
+            same = self._keys[there] == self._keys[rows[going]]
+            self.slots[place[same]] = own[same]
+            before.append(there[same])
+            going, begin = going[~same], start[going[~same]]
+            at[going] = begin + ((at[going] - begin + 1) & mask[going])
+        return np.concatenate(before)

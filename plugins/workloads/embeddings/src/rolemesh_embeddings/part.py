@@ -202,12 +202,14 @@ class Part:
             "pending": [*self._pending, self._turns] if self._pending else None,
             "tables": {name: table.kind for name, table in self.tables.items()},
             "rows": {},
+            "counts": {},
         }
         found = Gathered()
         for name, store in self._stores.items():
             rows = store.fresh()
             gone = store.gone()
             about["rows"][name] = [len(rows), len(gone), store.gone_updates()]
+            about["counts"][name] = store.index.counts.tolist()
             for column, array in store.packed().items():
                 found[f"{self.label}/{name}/{column}"] = Shard(array, array.shape, (0,) * array.ndim)
             found[f"{self.label}/{name}/gone"] = _padded(gone, np.arange(len(gone)))
@@ -260,6 +262,9 @@ class Part:
             if where[bucket]:
                 wanted.setdefault(name, []).append(bucket)
                 self._bases[bucket], self._sources[bucket] = updates[name], name
+        for name, store in self._stores.items():
+            if name in about.get("counts", {}):
+                store.index.expected = np.where(where, about["counts"][name], store.index.expected)
         bases = np.where(where, self._bases, 1 << 62)
         for name, update in about["files"]:
             newer = bases < update

@@ -179,11 +179,7 @@ class Store:
         self.index.remove(found[found >= 0])
         keys = self.columns["keys"][rows]
         rows = rows[where[bucket_of(mix(keys))]]
-        found, at = self.index.find(self.columns["keys"][rows])
-        known = found >= 0
-        self.index.point(at[known], rows[known])
-        self._free.append(found[known])
-        self.index.add(rows[~known])
+        self._free.append(self.index.add(rows))
         return rows
 
     def put(self, columns: Mapping[str, NDArray[Any]], gone: Keys, where: NDArray[np.bool_]) -> None:
