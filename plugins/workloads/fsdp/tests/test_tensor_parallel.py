@@ -27,7 +27,7 @@ GRPO = {"loss": "rolemesh_training.losses:grpo"}
 @pytest.fixture(scope="module")
 def model(even_model: Callable[..., Path]) -> Callable[..., Path]:
     """Return the folder of a model of one of `KINDS`."""
-    return lambda kind="tied": even_model(KINDS[kind][0], **KINDS[kind][1])
+    return lambda kind="tied", **config: even_model(KINDS[kind][0], **{**KINDS[kind][1], **config})
 
 
 def options(model: Path, **more: Any) -> dict[str, Any]:
@@ -125,3 +125,38 @@ def test_ranks_keep_equal_copies_of_what_they_do_not_divide(group, model, texts)
     names = [name for name, shard in first["state"]["model"].items() if shard.data.shape == shard.shape]
     assert any("q_norm" in name for name in names)
     assert not any("proj" in name for name in names), "each layer is divided"
+
+
+def gradients_of_both(workload: Any, ctx: Any, batch: Batch) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The loss and the gradient of every parameter, of this trainer and of the model that transformers divides."""
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.distributed import DistributedConfig
+
+    from rolemesh_training.contract import LossContext
+    from rolemesh_training.losses import causal_lm
+
+    def found(model: Any, total: Any) -> dict[str, Any]:
+        total.backward()
+        whole = {name: p.grad.full_tensor() if hasattr(p.grad, "full_tensor") else p.grad for name, p in model}
+        return {"loss": total.detach().numpy(), **{name: grad.numpy() for name, grad in whole.items()}}
+
+    engine = workload.engine
+    own = found(engine.model.named_parameters(), engine.loss_of(batch).total)
+    theirs = AutoModelForCausalLM.from_pretrained(
+        engine.options.model,
+        dtype=torch.float32,
+        distributed_config=DistributedConfig(tp_size=ctx.world_size),
+        attn_implementation="sdpa",
+    )
+    context = LossContext(engine.device, 0, 0, {})
+    return own, found(theirs.named_parameters(), causal_lm(theirs.train(), batch, context).total)
+
+
+@pytest.mark.parametrize("kind", ["own head", "biases", "fused"])
+def test_a_loss_and_its_gradients_are_those_of_transformers_own_division(group, model, texts, kind):
+    given = options(model(kind, tie_word_embeddings=False), tensor_parallel=2)
+    for own, theirs in group(gradients_of_both, 2, given, texts(0)):
+        assert own.keys() == theirs.keys()
+        for name, value in theirs.items():
+            np.testing.assert_allclose(own[name], value, rtol=1e-6, atol=1e-6, err_msg=name)
