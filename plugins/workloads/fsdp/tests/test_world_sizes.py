@@ -27,12 +27,12 @@ def rows(size: int) -> list[int]:
 
 @pytest.fixture
 def persisted(group, tiny_model, texts, tmp_path):
-    """``persisted(world_size)``: a set after two steps, and what each rank had."""
+    """``persisted(world_size, model, **options)``: a set after two steps, and what each rank had."""
     shm = tempfile.mkdtemp(prefix="snapshot-test-")
 
-    def make(size: int) -> tuple[Path, list[Any]]:
+    def make(size: int, model: Path = tiny_model, **more: Any) -> tuple[Path, list[Any]]:
         batches = [texts(seed) for seed in range(2)]
-        results = group(trainer_group.persist, size, options(tiny_model), batches, rows(size), shm)
+        results = group(trainer_group.persist, size, options(model) | more, batches, rows(size), shm)
         files = {}
         for rank in range(size):
             name = disk.state_file("trainer", rank, size)
@@ -61,6 +61,49 @@ def test_another_world_size_goes_on_from_the_same_bits(group, tiny_model, texts,
     wanted, found = trainer_group.assembled(straight), trainer_group.assembled([result[1] for result in resumed])
     for name, value in wanted.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=2e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ((4, 2), (2, 1)),
+        pytest.param((2, 2), (2, 1), marks=pytest.mark.more),
+        pytest.param((2, 1), (4, 2), marks=pytest.mark.more),
+        pytest.param((1, 1), (2, 2), marks=pytest.mark.more),
+        pytest.param((4, 2), (2, 2), marks=pytest.mark.more),
+    ],
+    ids=str,
+)
+def test_ranks_that_divide_each_layer_or_do_not_any_more_go_on_from_the_same_bits(
+    group, even_model, texts, persisted, old, new
+):
+    (before, parallel), (after, divided) = old, new
+    origin, results = persisted(before, even_model("qwen3", head_dim=8), tensor_parallel=parallel)
+    given = options(even_model("qwen3", head_dim=8)) | {"tensor_parallel": divided}
+    resumed = group(trainer_group.resume, after, given, str(origin), [texts(7)], rows(after))
+    end, start = (trainer_group.assembled(found) for found in (results, [result[0] for result in resumed]))
+    assert start.keys() == end.keys()
+    assert all(np.array_equal(start[name], end[name]) for name in start)
+    moments = [merged_moments([r["state"] for r in found]) for found in (results, [r[0] for r in resumed])]
+    assert all(np.array_equal(moments[0][name], moments[1][name]) for name in moments[0])
+    straight = group(trainer_group.train, 1, options(Path(given["model"])), [texts(0), texts(1), texts(7)], [5])
+    wanted, found = trainer_group.assembled(straight), trainer_group.assembled([result[1] for result in resumed])
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=2e-5, err_msg=name)
+
+
+def test_torch_reads_the_folder_of_ranks_that_divide_each_layer(even_model, persisted):
+    import torch
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint import HuggingFaceStorageReader
+
+    origin, results = persisted(2, even_model(), tensor_parallel=2)
+    weights = trainer_group.assembled(results)
+    names = [name for name in weights if name not in ("__version__", "lm_head.weight")]
+    found = {"model": {name: torch.zeros(weights[name].shape) for name in names}}
+    dcp.load(found, storage_reader=HuggingFaceStorageReader(str(origin / "trainer")), no_dist=True)
+    for name, value in found["model"].items():
+        np.testing.assert_array_equal(value.numpy(), weights[name], err_msg=name)
 
 
 def merged_moments(states: list[Any]) -> dict[str, np.ndarray]:
