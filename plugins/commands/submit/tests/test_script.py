@@ -120,6 +120,11 @@ TOOLS = {
 }
 
 
+def job_id(tmp_path: Path) -> str:
+    """The number that Slurm gives the job. `/tmp` has folders with it, and other runs of these tests have their own."""
+    return f"{tmp_path.name}-{os.getpid()}"
+
+
 def started(tmp_path: Path, tools: Mapping[str, str], **more: Any) -> subprocess.Popen[bytes]:
     """The script with stand-ins for Ray and rolemesh, in a process group of its own."""
     for tool, body in tools.items():
@@ -131,7 +136,7 @@ def started(tmp_path: Path, tools: Mapping[str, str], **more: Any) -> subprocess
         "PYTHON": sys.executable,
         "PYTHONPATH": str(tmp_path),
         "TOLD": str(tmp_path),
-        "SLURM_JOB_ID": tmp_path.name,
+        "SLURM_JOB_ID": job_id(tmp_path),
         "SLURM_CPUS_PER_TASK": "1",
         "SLURM_JOB_NUM_NODES": "1",
     }
@@ -150,7 +155,7 @@ def running(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    for folder in glob.glob(f"/tmp/ray-{tmp_path.name}.*"):
+    for folder in glob.glob(f"/tmp/ray-{job_id(tmp_path)}.*"):
         shutil.rmtree(folder)
 
 
@@ -159,24 +164,24 @@ def test_a_signal_to_all_processes_ends_the_job_at_once_and_leaves_nothing(
 ) -> None:
     os.killpg(running.pid, signal.SIGTERM)
     assert running.wait() == 143
-    assert not glob.glob(f"/tmp/ray-{tmp_path.name}.*")
+    assert not glob.glob(f"/tmp/ray-{job_id(tmp_path)}.*")
     assert not (tmp_path / "stopped").exists()
     for pid in (tmp_path / "pids").read_text().split():
         assert not Path(f"/proc/{pid}").exists()
 
 
 def test_a_notice_to_the_script_alone_drains_the_job(running: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    run = tmp_path / f"runs-dir/hello-{tmp_path.name}"
+    run = tmp_path / f"runs-dir/hello-{job_id(tmp_path)}"
     run.mkdir(parents=True)
     (run / "result.json").write_text('{"committed_steps": 7, "steps": 20}')
     os.kill(running.pid, signal.SIGTERM)
     while not (tmp_path / "stopped").exists():
         time.sleep(0.02)
-    assert (tmp_path / "stopped").read_text() == f"stop hello-{tmp_path.name} --drain --no-wait\n"
+    assert (tmp_path / "stopped").read_text() == f"stop hello-{job_id(tmp_path)} --drain --no-wait\n"
     ray = int((tmp_path / "pids").read_text().split()[0])
     os.kill(ray, signal.SIGKILL)  # it would end with SIGTERM
     assert running.wait() == 130, "the job has steps left"
-    assert not glob.glob(f"/tmp/ray-{tmp_path.name}.*")
+    assert not glob.glob(f"/tmp/ray-{job_id(tmp_path)}.*")
 
 
 def test_a_ray_that_ends_before_all_nodes_have_joined_ends_the_script_with_what_it_said(tmp_path: Path) -> None:
@@ -187,7 +192,7 @@ def test_a_ray_that_ends_before_all_nodes_have_joined_ends_the_script_with_what_
     _, told = script.communicate()
     assert script.returncode == 1
     assert told.decode().splitlines() == ["error: Ray's head has ended", "no memory"]
-    assert not glob.glob(f"/tmp/ray-{tmp_path.name}.*")
+    assert not glob.glob(f"/tmp/ray-{job_id(tmp_path)}.*")
 
 
 def test_nodes_of_several_sizes_are_refused() -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +96,13 @@ observers: []
 
 
 def shared_memory() -> set[str]:
-    """Return the files in shared memory that may belong to an engine."""
-    return {name for name in os.listdir("/dev/shm") if name.startswith(("psm_", "vllm_"))}
+    """Return the files in shared memory that engines have left behind: no living process maps them. Other tests on
+    this machine have engines, too."""
+    found, mapped = {name for name in os.listdir("/dev/shm") if name.startswith(("psm_", "vllm_"))}, set[str]()
+    for path in Path("/proc").glob("[0-9]*/maps") if found else ():
+        with suppress(OSError):
+            mapped.update(re.findall("/dev/shm/([^ \n]+)", path.read_text()))
+    return found - mapped
 
 
 def children(pid: int) -> set[int]:
