@@ -145,7 +145,7 @@ def limits() -> Iterator[Limit]:
     yield Limit("functions of the engine with more than 60 lines", sum(n > 60 for n in engine_bodies), 0, 0)
     yield Limit("parameters of a constructor of the engine", max(engine_parameters), 8, 8)
     moving = {path: code_lines(path) for path in files(DATAPLANE)}
-    yield Limit("code lines of the data plane", sum(moving.values()), 1_300, 1_300)
+    yield Limit("code lines of the data plane", sum(moving.values()), 1_480, 1_480)
     yield Limit("code lines of the longest file of the data plane", max(moving.values()), 300, 300)
     yield Limit("lines of the longest function of the data plane", max(shapes(*moving)[0]), 60, 60)
     kept = {path: code_lines(path) for path in files(CHECKPOINT)}

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from rolemesh import Balanced, Batch, Broadcast, RankContext, Shard, Sharded, Shards, Split, operator, service
+from rolemesh_dataplane.lending import lent
 
 BUCKET = 4
 """Matrices of 4 MiB that are sent together."""
@@ -143,14 +144,17 @@ def tensors(nbytes: int, rank: int = 0, world_size: int = 1) -> dict[str, tuple[
 class Trainer:
     """Gives torch weights; after each transfer, measures memcpy of as many bytes on the quiet machine."""
 
-    def __init__(self, ctx: RankContext, nbytes: int) -> None:
+    def __init__(self, ctx: RankContext, nbytes: int, lends: bool = True) -> None:
         import torch
 
         torch.set_num_threads(1)
         self.ctx = ctx
         self.held = Shards()
-        for name, (block, shape, first) in tensors(nbytes, ctx.rank, ctx.world_size).items():
-            self.held[name] = Shard(torch.from_numpy(block), shape, (first, 0))
+        parts = tensors(nbytes, ctx.rank, ctx.world_size)
+        held = {name: torch.from_numpy(block) for name, (block, _, _) in parts.items()}
+        held = lent(held) if lends else held
+        for name, (_, shape, first) in parts.items():
+            self.held[name] = Shard(held[name], shape, (first, 0))
         self.source, self.target = np.ones(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
         self.targets = [np.ones_like(shard.data.numpy()) for shard in self.held.values()]
         self.began: list[int] = []

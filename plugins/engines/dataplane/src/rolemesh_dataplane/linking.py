@@ -1,4 +1,4 @@
-"""Put large values into slots, without copying data that a rank forwards as it received it.
+"""Put large values into slots, without copying data that a rank forwards as it received it, or that it lends.
 
 The file of such data gets a second name, of the forwarding rank. So each rank has everything that it sent in files with
 names of its own, whatever happens to the rank that wrote them. Nobody writes to a file that has another name
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from rolemesh_dataplane.codec import Buffer
+from rolemesh_dataplane.lending import Lender
 from rolemesh_dataplane.places import Run, place_of
 from rolemesh_dataplane.shm import SlotPool, ValueSlot, aligned_size
 from rolemesh_dataplane.slot_reader import Found, SlotReader
@@ -24,19 +25,27 @@ _LONGEST: Final = 1 << 15
 """Maximum characters of a useful place. The log has room for twice as many."""
 
 
-def put_in_slots(buffers: Sequence[Buffer], pool: SlotPool, reader: SlotReader | None) -> tuple[str, list[ValueSlot]]:
+def put_in_slots(
+    buffers: Sequence[Buffer], pool: SlotPool, reader: SlotReader | None, lender: Lender | None = None
+) -> tuple[str, list[ValueSlot]]:
     """Return the new place of the buffers, and their slots in `pool`: links to files that `reader` has handed out, if
-    they are unchanged, and a slot with copies of the others. Raises `NoSharedMemory`."""
-    found = _unchanged(buffers, reader) if reader is not None else {}
+    they are unchanged, the slots that `lender` has them in, and a slot with copies of the others.
+
+    Raises `NoSharedMemory`."""
     links: dict[str, ValueSlot] = {}
+    there: dict[int, tuple[str, int]] = {}
+    """By index, the file of this rank that has a buffer already, and where."""
     try:
-        for each in found.values():
+        for index, each in _unchanged(buffers, reader).items() if reader is not None else ():
             if each.slot not in links and (slot := pool.link(each.slot, each.inode, each.mapped)) is not None:
                 links[each.slot] = slot
-        found = {index: each for index, each in found.items() if each.slot in links}
-        copied = [buffer for index, buffer in enumerate(buffers) if index not in found]
+            if each.slot in links:
+                there[index] = links[each.slot].name, each.offset
+        if lender is not None:
+            there |= _lent(buffers, lender, links)
+        copied = [buffer for index, buffer in enumerate(buffers) if index not in there]
         own = None
-        if not found or any(map(len, copied)):
+        if not there or any(map(len, copied)):
             own = pool.acquire(aligned_size([len(buffer) for buffer in copied]))
             own.write(copied)
     except BaseException:
@@ -46,14 +55,27 @@ def put_in_slots(buffers: Sequence[Buffer], pool: SlotPool, reader: SlotReader |
     slots = [*links.values(), own] if own is not None else [*links.values()]
     if own is not None and not links:
         return own.name, slots
-    place = place_of(
-        _runs(buffers, {index: (links[each.slot].name, each.offset) for index, each in found.items()}, own)
-    )
+    place = place_of(_runs(buffers, there, own))
     if len(place) > _LONGEST:
         for slot in slots:
             pool.release(slot)
         return put_in_slots(buffers, pool, None)
     return place, slots
+
+
+def _lent(buffers: Sequence[Buffer], lender: Lender, links: dict[str, ValueSlot]) -> dict[int, tuple[str, int]]:
+    """Return, by index, the file and offset of buffers that `lender` has. Add the files to `links`."""
+    found: dict[int, tuple[str, int]] = {}
+    for index, buffer in enumerate(buffers):
+        each = lender.find(buffer) if len(buffer) > _LOOKED_UP and type(buffer) is memoryview else None
+        if each is None:
+            continue
+        (region, offset), name = each, each[0].slot.name
+        if name not in links and (slot := lender.show(region)) is not None:
+            links[name] = slot
+        if name in links:
+            found[index] = name, offset
+    return found
 
 
 def _unchanged(buffers: Sequence[Buffer], reader: SlotReader) -> dict[int, Found]:

@@ -18,10 +18,11 @@ from weakref import ref
 
 import numpy as np
 
-__all__ = ["Addresses", "Bytes", "MapCache", "PrivateMap", "is_written", "map_shared"]
+__all__ = ["Addresses", "Bytes", "MapCache", "PrivateMap", "is_written", "map_shared", "remap"]
 
 Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 
+_MAP_FIXED: Final = 0x10
 _MAP_NORESERVE: Final = 0x4000
 _MADV_DONTNEED: Final = 4
 _FAILED: Final = ctypes.c_void_p(-1).value
@@ -43,8 +44,8 @@ class _Region:
 
     __slots__ = ("__array_interface__", "__weakref__", "_unmap", "address", "size")
 
-    def __init__(self, fd: int, size: int, protection: int, flags: int, *, writable: bool) -> None:
-        address = _mmap(None, size, protection, flags, fd, 0)
+    def __init__(self, fd: int, size: int, protection: int, flags: int, *, writable: bool, start: int = 0) -> None:
+        address = _mmap(None, size, protection, flags, fd, start)
         if address == _FAILED:
             raise _error("mmap")
         self.address, self.size, self._unmap = address, size, _munmap
@@ -70,30 +71,49 @@ def map_shared(fd: int, size: int, *, writable: bool) -> Bytes:
     return np.asarray(_Region(fd, size, protection, MAP_SHARED | MAP_POPULATE, writable=writable))
 
 
+def remap(address: int, fd: int, size: int) -> None:
+    """Put the first `size` bytes of another file behind the `address` of a map by `map_shared`. Raises `OSError`."""
+    flags = MAP_SHARED | MAP_POPULATE | _MAP_FIXED
+    if _mmap(address, size, PROT_READ | PROT_WRITE, flags, fd, 0) == _FAILED:
+        raise _error("mmap")
+
+
 class PrivateMap:
     """A file's bytes, copied on write: written pages are private, others have the file's present content."""
 
-    def __init__(self, fd: int, size: int) -> None:
-        """Map the file. `fd` may be closed afterwards. Raises `OSError`."""
+    def __init__(self, fd: int, size: int, start: int = 0) -> None:
+        """Map `size` bytes of a file, from `start` on, a multiple of the page size. `fd` may be closed afterwards.
+
+        Raises `OSError`.
+        """
         # Populated while it cannot be written yet: populating a writable map copies every page.
         flags = MAP_PRIVATE | _MAP_NORESERVE | MAP_POPULATE
-        self._region = _Region(fd, size, PROT_READ, flags, writable=True)
+        self._region = _Region(fd, size, PROT_READ, flags, writable=True, start=start)
         if _mprotect(self._region.address, size, PROT_READ | PROT_WRITE):
             raise _error("mprotect")
         self._faults = 0
+        self._clean = True
 
     def array(self) -> Bytes:
         """Return the bytes of the file, writable. Earlier writes to arrays from here are forgotten.
 
         Each call returns a new array, which keeps the map.
         """
-        region = self._region
+        self.forget()
+        self._clean = False
+        return np.asarray(self._region)
+
+    def forget(self) -> None:
+        """Forget what was written to the arrays. This costs a fifth of a copy, so do it before the next one is
+        needed."""
+        if self._clean:
+            return
+        region, self._clean = self._region, True
         # Forgetting costs as much as half a copy, since every page is mapped again on its next read; looking costs a
         # twentieth of that. The first write to a page is a page fault: without one there is nothing to look for.
         if _page_faults() != self._faults and is_written(region.address, region.size):
             _madvise(region.address, region.size, _MADV_DONTNEED)
         self._faults = _page_faults()
-        return np.asarray(region)
 
 
 def _page_faults() -> int:

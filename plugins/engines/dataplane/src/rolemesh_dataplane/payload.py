@@ -13,6 +13,7 @@ from typing import Any, Self
 from rolemesh_dataplane import transports
 from rolemesh_dataplane.codec import Buffer, encode, flatten
 from rolemesh_dataplane.dtypes import dtypes_of
+from rolemesh_dataplane.lending import Lender
 from rolemesh_dataplane.linking import put_in_slots
 from rolemesh_dataplane.places import renamed, runs_of
 from rolemesh_dataplane.shm import SlotPool, ValueSlot
@@ -40,8 +41,11 @@ class Payload(transports.Payload):
 
     __slots__ = ("body", "hlen", "log", "nbytes", "place", "pool", "sizes", "slots", "users")
 
-    def __init__(self, value: Any, pool: SlotPool, threshold: int, reader: SlotReader | None = None) -> None:
-        """Encode the value. Data in slots that `reader` has handed out unchanged is not copied."""
+    def __init__(
+        self, value: Any, pool: SlotPool, threshold: int, reader: SlotReader | None = None, lender: Lender | None = None
+    ) -> None:
+        """Encode the value. Data in slots that `reader` has handed out unchanged is not copied, nor what `lender`
+        has."""
         header, buffers = encode(value)
         self.sizes: Sequence[int] = [len(buffer) for buffer in buffers]
         self.nbytes = sum(self.sizes)
@@ -55,7 +59,7 @@ class Payload(transports.Payload):
         self.log = -1
         """Its first position in the send log, if there is one."""
         if self.nbytes > threshold:
-            self.place, self.slots = put_in_slots(buffers, pool, reader)
+            self.place, self.slots = put_in_slots(buffers, pool, reader, lender)
             self.body = flatten(header, self.sizes, ())
         else:
             self.body = flatten(header, self.sizes, buffers)

@@ -149,11 +149,13 @@ class Period:
 class ValueSlot:
     """`capacity` bytes in the file `name` of the directory of `pool`."""
 
-    __slots__ = ("_pool", "capacity", "linked", "name")
+    __slots__ = ("_pool", "capacity", "linked", "name", "users")
 
     def __init__(self, name: str, capacity: int, pool: SlotPool, linked: tuple[str, int] | None = None) -> None:
         """`linked`: the file also belongs to another rank; its name there, and its inode."""
         self.name, self.capacity, self._pool, self.linked = name, capacity, pool, linked
+        self.users = 1
+        """Number of releases after which nobody needs the content."""
 
     def write(self, buffers: Sequence[Buffer]) -> None:
         """Copy `buffers` one after the other, each aligned to 64 bytes."""
@@ -202,19 +204,20 @@ class SlotPool:
         """Return the slots that wait to be reused."""
         return sum(map(len, (*self._free.values(), *self._lent.values())))
 
-    def acquire(self, nbytes: int) -> ValueSlot:
+    def acquire(self, nbytes: int, *, wait: bool = True) -> ValueSlot:
         """Return a free slot for `nbytes` of which at most a fifth is left unused, or a new one. Raises
-        `NoSharedMemory`."""
+        `NoSharedMemory`, if it may not `wait` at once."""
         capacity = wanted = capacity_of(nbytes)
         slot = None
         while self.free_bytes and slot is None and capacity <= wanted + (wanted >> 2):
             slot = self._again(capacity)
             capacity = capacity_of(capacity + 1)
-        return self._use(slot or self._new(wanted))
+        return self._use(slot or self._new(wanted, wait))
 
     def _use(self, slot: ValueSlot) -> ValueSlot:
         self.used_bytes += slot.capacity
         self._used.add(slot.name)
+        slot.users = 1
         return slot
 
     def _again(self, capacity: int) -> ValueSlot | None:
@@ -223,21 +226,21 @@ class SlotPool:
         while free:
             slot = free.pop()
             self._least[capacity] = min(self._least.get(capacity, 0), len(free))
-            if (links := self._links(slot)) == 1:
+            if (links := self.links(slot)) == 1:
                 self.free_bytes -= capacity
                 return slot
             if links:
                 self._lent.setdefault(capacity, deque()).append(slot)
             else:
                 self.free_bytes -= capacity
-        if lent and self._links(lent[0]) < 2:
+        if lent and self.links(lent[0]) < 2:
             slot = lent.popleft()
             self.free_bytes -= capacity
-            return slot if self._links(slot) else None
+            return slot if self.links(slot) else None
         return None
 
-    def _links(self, slot: ValueSlot) -> int:
-        """Return the number of names of its file; 0 if somebody has removed it."""
+    def links(self, slot: ValueSlot) -> int:
+        """Return the number of names of a slot's file: 0 if somebody has removed it, 2 if another rank forwards it."""
         try:
             return os.stat(f"{self._folder}/{slot.name}").st_nlink
         except FileNotFoundError:
@@ -265,11 +268,13 @@ class SlotPool:
         self._count += 1
         return f"{self._prefix}-{self._count}"
 
-    def _new(self, capacity: int) -> ValueSlot:
+    def _new(self, capacity: int, wait: bool) -> ValueSlot:
         try:
             return self._make(capacity)
         except NoSharedMemory:
             self.give_back(self.free_bytes)
+            if not wait:
+                raise
             slot: ValueSlot = self._persist(lambda: self._make(capacity))
             return slot
 
@@ -293,8 +298,9 @@ class SlotPool:
         return self._use(ValueSlot(name, found.st_size, self, linked))
 
     def release(self, slot: ValueSlot) -> None:
-        """Release a slot whose content nobody needs any more."""
-        if slot.name in self._used:
+        """Remove a user of a slot. Without one, its content may be overwritten."""
+        slot.users -= 1
+        if slot.users <= 0 and slot.name in self._used:
             self._used.discard(slot.name)
             self.used_bytes -= slot.capacity
             if slot.linked is not None:
@@ -310,7 +316,7 @@ class SlotPool:
         """Forget the free slots whose files somebody has removed."""
         for slots in (self._free, self._lent):
             for capacity, free in slots.items():
-                left = deque(slot for slot in free if self._links(slot))
+                left = deque(slot for slot in free if self.links(slot))
                 self.free_bytes -= capacity * (len(free) - len(left))
                 slots[capacity] = left
         self._least.clear()
@@ -322,6 +328,7 @@ class SlotPool:
         content = self.map(slot)
         copy = self.acquire(slot.capacity)
         np.copyto(self.map(copy)[: slot.capacity], content[: slot.capacity])
+        slot.users -= 1
         self._used.discard(slot.name)
         self.used_bytes -= slot.capacity
         self._maps.drop(slot.name)
@@ -361,7 +368,7 @@ class SlotPool:
                 # The ends of the lists are used; what lies at their beginnings has waited longest.
                 for _ in range(min(self._least.get(capacity, 0), len(free))):
                     self._unlink(free.popleft())
-                lent = [(self._links(slot) > 1, slot) for slot in self._lent.get(capacity, ())]
+                lent = [(self.links(slot) > 1, slot) for slot in self._lent.get(capacity, ())]
                 self._lent[capacity] = deque(slot for still, slot in lent if still)
                 free.extendleft(slot for still, slot in lent if not still)
             self._least = {capacity: len(free) for capacity, free in self._free.items()}

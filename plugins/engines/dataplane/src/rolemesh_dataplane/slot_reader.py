@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from mmap import PAGESIZE
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -43,10 +44,10 @@ class SlotReader:
     def __init__(self, directory: str | Path) -> None:
         self._directory = Path(directory)
         self._maps = MapCache(MAPS)
-        self._private: dict[str, _Private] = {}
+        self._private: dict[tuple[str, int], _Private] = {}
         self._period = Period()
-        self._addresses: Addresses[tuple[str, int, bool]] = Addresses()
-        """For each map: the slot, its inode, and whether the map is writable."""
+        self._addresses: Addresses[tuple[str, int, int]] = Addresses()
+        """For each map: the slot, its inode, and where in the slot a writable map begins; -1 for a shared map."""
 
     def read(self, place: str, sizes: Sequence[int]) -> Received:
         """Return views of the buffers at `place` (`rolemesh_dataplane.places`).
@@ -61,7 +62,7 @@ class SlotReader:
             return known.data
         found, inode = self._map(name, lambda fd, size: map_shared(fd, size, writable=False))
         self._maps.put(name, found)
-        self._addresses.add(found, (name, inode, False))
+        self._addresses.add(found, (name, inode, -1))
         return found.data
 
     def find(self, buffer: Buffer) -> Found | None:
@@ -74,33 +75,48 @@ class SlotReader:
         at = self._addresses.find(address, len(flat))
         if at is None or at[1] % ALIGNMENT:
             return None
-        (name, inode, private), offset = at
+        (name, inode, start), offset = at
         mapped = self._maps.get(name)
-        if mapped is None or (private and is_written(address, len(flat))):
+        if mapped is None or (start >= 0 and is_written(address, len(flat))):
             return None
-        return Found(name, inode, mapped, offset)
+        return Found(name, inode, mapped, max(0, start) + offset)
 
     def trim(self, step: int, now: float) -> None:
-        """Forget the maps that were not used for a while; all if memory is short, because an unlinked file stays while
-        it is mapped."""
+        """Forget what was written to values that are gone, and the maps that were not used for a while.
+
+        If memory is short, forget all maps, because an unlinked file stays while it is mapped.
+        """
+        for known in self._private.values():
+            known.forget()
         if is_short(self._directory):
             self.close()
         elif self._period.is_over(step, now):
             self._maps.age()
-            self._private = {name: kept for name, kept in self._private.items() if self._maps.get(name) is not None}
+            self._private = {at: kept for at, kept in self._private.items() if self._maps.get(at[0]) is not None}
 
-    def private(self, name: str) -> Bytes:
-        """Return the bytes of slot `name`, for writing. Writes are private, and later reads of the slot do not see
-        them."""
-        known = self._private.pop(name, None)
-        if known is None or known.is_lent:  # then its reader keeps it, and what was written there
+    def private(self, name: str, start: int, size: int) -> Bytes:
+        """Return `size` bytes of slot `name` from `start` on, for writing. Writes are private, and later reads of the
+        slot do not see them.
+
+        A small part of a slot has a map of its own: many values may lie in one slot.
+        """
+        page = start - start % PAGESIZE
+        end = start + size
+        known = self._private.pop((name, page), None)
+        if known is None or known.is_lent or known.end < end:  # lent: its reader keeps it, and what was written there
             while len(self._private) >= PRIVATE_MAPS:
                 del self._private[next(iter(self._private))]
-            known = _Private(*self._map(name, PrivateMap))
-        self._private[name] = known
+
+            def make(fd: int, there: int) -> tuple[PrivateMap, int]:
+                last = min(end, there) if page or 2 * size < there else there
+                return PrivateMap(fd, last - page, page), last
+
+            (mapped, last), inode = self._map(name, make)
+            known = _Private(mapped, inode, last)
+        self._private[name, page] = known
         lent = known.lend()
-        self._addresses.add(lent, (name, known.inode, True))
-        return lent
+        self._addresses.add(lent, (name, known.inode, page))
+        return lent[start - page :]
 
     def _map(self, name: str, make: Callable[[int, int], M]) -> tuple[M, int]:
         """Return the result of `make` for the file, and its inode."""
@@ -137,15 +153,20 @@ class SlotReader:
 class _Private:
     """A private map, and the present user of its bytes."""
 
-    __slots__ = ("_lent", "_map", "inode")
+    __slots__ = ("_lent", "_map", "end", "inode")
 
-    def __init__(self, mapped: PrivateMap, inode: int) -> None:
-        self._map, self.inode = mapped, inode
+    def __init__(self, mapped: PrivateMap, inode: int, end: int) -> None:
+        """`end`: where in the slot the map ends."""
+        self._map, self.inode, self.end = mapped, inode, end
         self._lent: weakref.ref[Bytes] | None = None
 
     @property
     def is_lent(self) -> bool:
         return self._lent is not None and self._lent() is not None
+
+    def forget(self) -> None:
+        if not self.is_lent:
+            self._map.forget()
 
     def lend(self) -> Bytes:
         array = self._map.array()
@@ -164,8 +185,19 @@ class _SlotBuffers(Received):
     def writable(self, index: int) -> Buffer:
         """Return a view of the slot that is copied on write."""
         if self._own is None:
-            maps = {name: self._reader.private(name).data for name in {run.slot for run in self._runs}}
-            self._own = _views(self._runs, self._sizes, maps.__getitem__)
+            spans: dict[str, tuple[int, int]] = {}
+            """For each slot, where the value's runs in it begin and end."""
+            at = 0
+            for name, start, count in self._runs:
+                end = start + aligned_size(self._sizes[at : (at := at + count)])
+                known = spans.get(name, (start, end))
+                spans[name] = min(start, known[0]), max(end, known[1])
+            maps = {name: self._reader.private(name, start, end - start) for name, (start, end) in spans.items()}
+            self._own = _views(
+                [run._replace(offset=run.offset - spans[run.slot][0]) for run in self._runs],
+                self._sizes,
+                lambda name: maps[name].data,
+            )
         return self._own[index]
 
 

@@ -8,6 +8,7 @@ import zmq
 
 from rolemesh_dataplane.codec import Buffer, flat_buffers, unflatten
 from rolemesh_dataplane.inbox import Inbox
+from rolemesh_dataplane.lending import Lender
 from rolemesh_dataplane.payload import DATA, END, HEAD, IN_FRAMES, IN_SLOT, INLINE
 from rolemesh_dataplane.pieces import CUT, joined, rest
 from rolemesh_dataplane.shm import SlotPool
@@ -73,7 +74,7 @@ class Endpoint:
         self.addresses = self._open()
         """The addresses at which peers and the agent (``control``) reach this rank, for `RankHello`."""
         self.pool = SlotPool(site.shm_dir, f"slot-{site.role}-{site.rank}-{site.generation}")
-        self.reader = SlotReader(site.shm_dir)
+        self.reader, self.lender = SlotReader(site.shm_dir), Lender(self.pool)
         self._on_control = on_control
         self.stopping = False
         """True once the agent has asked the rank to stop: every wait raises `Stopping`."""

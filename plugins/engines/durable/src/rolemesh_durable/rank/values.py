@@ -8,6 +8,7 @@ from typing import Any
 
 from rolemesh.graph.logical import Edge
 from rolemesh.graph.routes import Collate, Combine, Concat, Selection, Take, Whole
+from rolemesh_dataplane.lending import Lender
 from rolemesh_dataplane.payload import Payload
 from rolemesh_dataplane.shm import SlotPool
 from rolemesh_dataplane.slot_reader import SlotReader
@@ -24,13 +25,14 @@ INLINE_BYTES = 32 * 1024
 class PayloadValues:
     """`rolemesh_durable.protocol.rank.effects.Values` of a process."""
 
-    def __init__(self, pool: SlotPool, reader: SlotReader) -> None:
-        self._pool, self._reader = pool, reader
+    def __init__(self, pool: SlotPool, reader: SlotReader, lender: Lender) -> None:
+        self._pool, self._reader, self._lender = pool, reader, lender
 
     def encode(self, value: Any, selection: Selection) -> Payload:
-        """Return the part of `value` that `selection` names, in memory that no other code writes to."""
+        """Return the part of `value` that `selection` names, in memory that no other code writes to before the rank's
+        next operator."""
         part = value if type(selection) is Whole else select(value, selection)
-        return Payload(part, self._pool, INLINE_BYTES, self._reader)
+        return Payload(part, self._pool, INLINE_BYTES, self._reader, self._lender)
 
     def join(self, chunks: Sequence[Any]) -> Any:
         """Return the value that was yielded in chunks."""
@@ -61,13 +63,13 @@ class PayloadValues:
 class SlotMemory:
     """`rolemesh_durable.protocol.rank.effects.Memory` of a process."""
 
-    def __init__(self, pool: SlotPool, reader: SlotReader) -> None:
-        self._pool, self._reader = pool, reader
+    def __init__(self, pool: SlotPool, reader: SlotReader, lender: Lender) -> None:
+        self._pool, self._reader, self._lender = pool, reader, lender
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of the slots that are in use."""
-        return self._pool.used_bytes
+        """Bytes of the slots that consumers may need."""
+        return self._pool.used_bytes - self._lender.own_bytes
 
     def within(self, kept: int, most: int) -> None:
         """Unlink free slots beyond `most`. The rank keeps `kept` bytes in all."""

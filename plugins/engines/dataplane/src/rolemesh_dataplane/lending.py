@@ -1,0 +1,169 @@
+"""Lend memory to consumers: arrays that an author keeps, and that ranks of this node read where they are.
+
+A lent array lies in a slot of its rank. An operator that returns it sends the slot itself, so the only copy is that of
+the consumer, into its own tensors. Before the rank runs its next operator, the array gets another slot behind the same
+address, with the same content. So nobody writes to a slot that a consumer may still read, or ask for again.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TypeVar
+from weakref import finalize
+
+import numpy as np
+
+from rolemesh_dataplane.codec import Buffer
+from rolemesh_dataplane.mapping import Addresses, Bytes, map_shared, remap
+from rolemesh_dataplane.shm import ALIGNMENT, NoSharedMemory, SlotPool, ValueSlot, aligned_size
+
+__all__ = ["Lender", "Region", "lent", "serve"]
+
+T = TypeVar("T")
+
+
+class Region:
+    """Memory of an author: its address stays, and the slot behind it changes."""
+
+    __slots__ = ("address", "size", "slot")
+
+    def __init__(self, address: int, size: int, slot: ValueSlot) -> None:
+        self.address, self.size, self.slot = address, size, slot
+
+
+class Lender:
+    """The regions of one rank, in slots of `pool`. Not thread-safe."""
+
+    def __init__(self, pool: SlotPool) -> None:
+        self._pool = pool
+        self._regions: list[Region] = []
+        self._addresses: Addresses[Region] = Addresses()
+        self.shown: list[Region] = []
+        """The regions that were sent since the rank began its last operator."""
+
+    @property
+    def own_bytes(self) -> int:
+        """Bytes of the regions that no consumer needs."""
+        return sum(region.slot.capacity for region in self._regions if region.slot.users == 1)
+
+    def region(self, size: int) -> Bytes:
+        """Return `size` new bytes, which live as long as an array on them. Raises `NoSharedMemory`."""
+        slot = self._pool.acquire(size, wait=False)
+        fd = os.open(self._pool.directory / slot.name, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            found = map_shared(fd, size, writable=True)
+        finally:
+            os.close(fd)
+        region = Region(found.__array_interface__["data"][0], size, slot)
+        self._regions.append(region)
+        self._addresses.add(found, region)
+        finalize(found.base, self._end, region).atexit = False
+        return found
+
+    def _end(self, region: Region) -> None:
+        self._regions.remove(region)
+        self.shown = [each for each in self.shown if each is not region]
+        self._pool.release(region.slot)
+
+    def find(self, buffer: Buffer) -> tuple[Region, int] | None:
+        """Return the region in which `buffer` lies at a multiple of 64 bytes, and where; None if there is none."""
+        flat = np.frombuffer(buffer, np.uint8)
+        found = self._addresses.find(flat.__array_interface__["data"][0], len(flat))
+        return None if found is None or found[1] % ALIGNMENT else found
+
+    def show(self, region: Region) -> ValueSlot | None:
+        """Return the slot of a region, with one more user: consumers may read it. None if somebody has removed it."""
+        slot = region.slot
+        if not self._pool.links(slot):
+            return None
+        slot.users += 1
+        if region not in self.shown:
+            self.shown.append(region)
+        return slot
+
+    def take_back(self) -> None:
+        """Give each region that was sent another slot, unless nobody needs what was sent. Raises `NoSharedMemory`."""
+        shown, self.shown = self.shown, []
+        try:
+            while shown:
+                self._take_back(shown[-1], wait=True)
+                shown.pop()
+        finally:
+            self.shown += shown
+
+    def take_back_early(self) -> None:
+        """Do what `take_back` will do, as far as there is memory for it."""
+        with suppress(NoSharedMemory):
+            while self.shown:
+                self._take_back(self.shown[-1], wait=False)
+                self.shown.pop()
+
+    def _take_back(self, region: Region, *, wait: bool) -> None:
+        if region.slot.users > 1 or self._pool.links(region.slot) > 1:
+            self._move(region, self._pool.acquire(region.size, wait=wait))
+
+    def _move(self, region: Region, new: ValueSlot) -> None:
+        old = region.slot
+        np.copyto(self._pool.map(new)[: region.size], self._pool.map(old)[: region.size])
+        fd = os.open(self._pool.directory / new.name, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            remap(region.address, fd, region.size)
+        finally:
+            os.close(fd)
+        region.slot = new
+        self._pool.release(old)
+
+
+_lender: Lender | None = None
+"""That of this process, if an engine runs a rank in it whose values others take."""
+
+
+def serve(lender: Lender | None) -> None:
+    """Let `lent` take memory from `lender`. An engine calls this in the process of a rank."""
+    global _lender
+    _lender = lender
+
+
+def lent(tensors: Mapping[str, T]) -> dict[str, T]:
+    """Return copies of numpy arrays or CPU tensors, under the same names, that consumers on this node read in place.
+
+    Return them from an operator, whole or in rows, and each consumer copies once, into its own memory. Lend together
+    what you send together. Change them in operators only, not in services or threads. They are ordinary arrays to
+    everything else; without an engine, and without shared memory for them, they are the arrays given.
+    """
+    arrays = {name: _array(tensor) for name, tensor in tensors.items()}
+    starts, size = {}, 0
+    for name, array in arrays.items():
+        starts[name], size = size, size + aligned_size([array.nbytes])
+    if _lender is None or not size:
+        return dict(tensors)
+    try:
+        region = _lender.region(size)
+    except NoSharedMemory:
+        return dict(tensors)
+    found = {}
+    for name, array in arrays.items():
+        flat = region[starts[name] : starts[name] + array.nbytes]
+        np.copyto(flat, array.reshape(-1).view(np.uint8))
+        found[name] = _like(tensors[name], flat, array)
+    return found
+
+
+def _array(tensor: object) -> np.ndarray:
+    if isinstance(tensor, np.ndarray):
+        return np.ascontiguousarray(tensor)
+    import torch
+
+    assert isinstance(tensor, torch.Tensor)
+    flat: np.ndarray = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return flat
+
+
+def _like(tensor: T, flat: Bytes, array: np.ndarray) -> T:
+    if isinstance(tensor, np.ndarray):
+        return flat.view(array.dtype).reshape(array.shape)  # type: ignore[return-value]
+    torch = sys.modules["torch"]
+    return torch.frombuffer(flat, dtype=tensor.dtype).reshape(tensor.shape)  # type: ignore[no-any-return, attr-defined]
