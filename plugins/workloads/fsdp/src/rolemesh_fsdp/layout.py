@@ -1,4 +1,4 @@
-"""Where the blocks of a rank lie in the parameters: which dimension tensor parallelism has cut, and FSDP2 after it."""
+"""The blocks of a rank in the parameters: tensor parallelism cuts a dimension, and FSDP2 dimension 0 after it."""
 
 from __future__ import annotations
 
