@@ -48,7 +48,7 @@ def test_a_job_ends_done_and_leaves_its_files(make_job: Make, backend: tuple[str
     assert not (job.run_dir / "control.json").exists()
 
 
-@pytest.mark.soak
+@pytest.mark.more
 def test_two_runs_with_one_seed_end_with_the_same_state(make_job: Make, backend: tuple[str, ...]) -> None:
     job = make_job(backend=backend)
     assert job.run().returncode == 0
@@ -203,7 +203,7 @@ def test_processes_say_in_ps_what_they_are_of_which_job(make_job: Make) -> None:
     assert any(f"rolemesh: {status.name} supervisor" in found for found in leftovers(job.ids()))
 
 
-@pytest.mark.soak
+@pytest.mark.more
 def test_jobs_run_side_by_side(make_job: Make, backend: tuple[str, ...]) -> None:
     jobs = [make_job(name, backend) for name in ("one", "two")]
     processes = [job.start("steps=200") for job in jobs]

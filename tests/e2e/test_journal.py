@@ -35,7 +35,7 @@ def killed(server: Any) -> None:
     psutil.wait_procs(processes, 10)
 
 
-@pytest.mark.soak
+@pytest.mark.more
 def test_a_job_with_its_journal_in_postgresql_survives_its_masters(make_job: Make, postgres: str) -> None:
     job = make_job(extra=LADDER + f'engine: {{options: {{state: "{postgres}"}}}}\n')
     process = job.start(*SLOW)

@@ -230,14 +230,15 @@ def test_a_signal_in_any_phase_leaves_what_it_leaves_under_torchrun(
     assert ours == theirs
 
 
-@pytest.mark.soak
+@pytest.mark.more
 def test_after_a_second_signal_the_workers_still_save(tmp_path: Path) -> None:
     signalled(tmp_path / "twice", 2, "long", "exits", "SIGTERM", command=("rolemesh", "launch"), times=2)
     until(lambda: len(list((tmp_path / "twice").glob("saved-*"))) == 2)
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGQUIT"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("SIGTERM", marks=pytest.mark.more), pytest.param("SIGQUIT", marks=pytest.mark.soak)]
+)
 def test_a_signal_while_the_job_starts_leaves_no_job(tmp_path: Path, name: str) -> None:
     (tmp_path / "train.py").write_text("import time\ntime.sleep(15)\nopen('ended', 'w').close()")
     plain = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
@@ -251,7 +252,7 @@ def test_a_signal_while_the_job_starts_leaves_no_job(tmp_path: Path, name: str) 
     assert not (tmp_path / "ended").exists()
 
 
-@pytest.mark.soak
+@pytest.mark.more
 def test_when_a_worker_fails_the_others_have_time_to_save(tmp_path: Path) -> None:
     (tmp_path / "fails.py").write_text(FAILS)
     plain = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}

@@ -146,7 +146,7 @@ def test_debug_shows_the_stacks_and_the_memory_of_a_rank(tmp_path: Path) -> None
             process.wait()
 
 
-@pytest.mark.soak
+@pytest.mark.more
 def test_debug_waits_for_the_profile_and_names_its_file_or_says_why_there_is_none(tmp_path: Path) -> None:
     job(tmp_path, "debug", loss="__import__('torch') and (__import__('time').sleep(0.1) or 0.5)")
     command = [Path(sys.executable).with_name("rolemesh"), "run", "job.yaml", "--backend", "local", "steps=100000"]

@@ -93,7 +93,7 @@ def test_without_a_class_what_needs_operators_is_skipped_and_a_failure_ends_with
     ]
 
 
-@pytest.mark.soak
+@pytest.mark.more
 def test_the_headline_counts_the_tests_that_did_not_run(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     install(site)
     assert main(["plugins", "check", "tiny"]) == 0
@@ -111,7 +111,7 @@ def test_a_kernel_that_it_does_not_fit_is_said(site: Path, capsys: pytest.Captur
     assert ", which it does not fit" in capsys.readouterr().out
 
 
-@pytest.mark.soak
+@pytest.mark.more
 def test_tests_that_run_in_several_processes_are_counted_once(
     tmp_path: Path, site: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
