@@ -160,3 +160,16 @@ def test_a_loss_and_its_gradients_are_those_of_transformers_own_division(group, 
         assert own.keys() == theirs.keys()
         for name, value in theirs.items():
             np.testing.assert_allclose(own[name], value, rtol=1e-6, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.more)])
+def test_bfloat16_computes_in_half_and_keeps_float32_state(group, model, texts, ranks):
+    batches = [texts(seed) for seed in range(2)]
+    exact = group(trainer_group.train, 1, options(model()), batches, [5])
+    given = options(model(), dtype="bfloat16", tensor_parallel=2)
+    half = group(trainer_group.train, ranks, given, batches, [3, 2, 0, 0][:ranks])
+    assert half[0]["state"]["model"]["model.norm.weight"].data.dtype == np.float32
+    assert half[0]["metrics"]["loss"] == pytest.approx(exact[0]["metrics"]["loss"], rel=0.05)
+    assert half[0]["metrics"]["loss"] != exact[0]["metrics"]["loss"]
+    names = [name for name in trainer_group.assembled(half) if name != "__version__"]
+    assert all(half[0]["weights"][name][1] == exact[0]["weights"][name][1] for name in names)

@@ -8,6 +8,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Shard
+from transformers import PreTrainedModel
 from transformers.distributed.tensor_parallel import apply_tensor_parallelism, replace_layer_number_by_wildcard
 
 from rolemesh.errors import OptionsError
@@ -24,7 +25,8 @@ class Division(NamedTuple):
     plan: dict[str, str]
     """transformers' plan: the name of a module, with * for numbers → its style."""
     dims: dict[str, int]
-    """Name of a parameter → the dimension that is divided."""
+    """Name of a parameter → the dimension that is divided. Each is also under the names that it has in the models
+    inside, which transformers initializes first."""
     summed: frozenset[str]
     """Names of the parameters that every rank has whole, and whose gradient each rank has only in part."""
 
@@ -42,7 +44,9 @@ def division(options: HuggingFaceOptions, mesh: DeviceMesh) -> Division:
     divide(model, plan, mesh)
     dims = {
         name: placement.dim % parameter.dim()
-        for name, parameter in model.named_parameters()
+        for inner in model.modules()
+        if isinstance(inner, PreTrainedModel)
+        for name, parameter in inner.named_parameters()
         if isinstance(parameter, DTensor) and isinstance(placement := parameter.placements[0], Shard)
     }
     return Division(plan, dims, frozenset(found))

@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 import rolemesh_torch
 from rolemesh.api.workload import RankContext
+from rolemesh.errors import RolemeshError
 
 __all__ = ["Group", "Ranks", "join"]
 
@@ -91,6 +92,11 @@ def join(ctx: RankContext, timeout_s: float, *, needed: bool, parallel: int = 1,
 
     CPU tensors travel over gloo, which carries the counters of GPU ranks too; CUDA tensors travel over NCCL.
     """
+    if ctx.world_size % parallel:
+        raise RolemeshError(
+            f"the {ctx.world_size} ranks of role {ctx.role} cannot form sets of tensor_parallel {parallel}",
+            remedy=f"give the role a multiple of {parallel} ranks",
+        )
     if ctx.world_size > 1 or needed:
         rolemesh_torch.join(ctx, timeout_s=timeout_s)
     every = Group(ctx.rank, ctx.world_size)
