@@ -174,7 +174,7 @@ def _container(
 def _step(container: Any, part: str, path: Path, place: str) -> str | int:
     if isinstance(container, dict):
         return part
-    if not part.isdigit() or int(part) >= len(container):
+    if not part.isdecimal() or int(part) >= len(container):
         what = f"{dotted(path)} is a list of {len(container)}, so {part!r} is not in it"
         entries = [dotted((*path, number)) for number in range(len(container))]
         remedy = f"set {' or '.join([dotted(path), *entries])}"

@@ -30,7 +30,7 @@ MOST_VALUES = 100_000
 _RESOLVERS = {
     "null": r"~|null|Null|NULL|",
     "bool": r"true|True|TRUE|false|False|FALSE",
-    "int": r"[-+]?(?:0|[1-9][0-9_]*)|0x[0-9a-fA-F]+",
+    "int": r"[-+]?(?:0|[1-9][0-9_]{0,999})|0x[0-9a-fA-F]{1,999}",
     "float": r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?"
     r"|[-+]?\.inf|\.nan",
     "merge": r"<<",
@@ -87,6 +87,13 @@ class _Loader(yaml.SafeLoader):
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         super().flatten_mapping(node)
         self._count(len(node.value), node)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ArithmeticError, AttributeError, LookupError, ValueError):
+            what = f"this is no {node.tag.rpartition(':')[2]}"
+            raise yaml.MarkedYAMLError(problem=what, problem_mark=node.start_mark) from None
 
     def _count(self, values: int, node: yaml.Node) -> None:
         self._left -= values
@@ -212,18 +219,17 @@ def parse_yaml(text: str, file: str) -> tuple[Any, Places]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else file
-        parts = [part for part in (error.context, error.problem) if part]
+        what = f"not valid YAML: {', '.join(filter(None, (error.context, error.problem)))}"
         known = (remedy for sign, remedy in _REMEDIES.items() if sign in (error.problem or ""))
         remedy = next(known, "check the indentation, brackets and quotes around this line")
-        raise JobFileError(
-            f"not valid YAML: {', '.join(parts)}", where=place, remedy=remedy
-        ) from None
+        raise JobFileError(what, where=place, remedy=remedy) from None
     except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
+        place = f"{file}:{text[: error.position].count(chr(10)) + 1}"
         what = f"not valid YAML: the character #x{error.character:04x} is not allowed"
-        raise JobFileError(
-            what, where=f"{file}:{line}", remedy="save the file as UTF-8 text"
-        ) from None
+        raise JobFileError(what, where=place, remedy="save the file as UTF-8 text") from None
+    except (RecursionError, OverflowError) as error:  # too many brackets, or "\\UFFFFFFFF"
+        what, remedy = f"not valid YAML: {error}", "write values as plain as they can be"
+        raise JobFileError(what, where=f"{file}:{loader.line + 1}", remedy=remedy) from None
     return data, places
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from rolemesh.api.observer import Event, RoleTimes, StepMetrics
+from rolemesh.api.observer import Event, StepMetrics
 
 log = logging.getLogger("rolemesh.runs.jsonl")
 
@@ -122,14 +122,10 @@ def _line(raw: bytes) -> StepMetrics:
         return StepMetrics(*msgspec.structs.astuple(msgspec.json.decode(raw, type=_Bare)))
     line = msgspec.json.decode(raw, type=dict[str, Any])
     plain = {name: value for name, value in line.items() if name not in RESERVED}
-    values = _numbers(plain | line.get("values", {}))
-    operators = {label: _numbers(metrics) for label, metrics in line["operators"].items()}
-    roles = {role: RoleTimes(**times) for role, times in line["roles"].items()}
-    staleness = _numbers(line["staleness"])
-    step = int(line["step"])
-    return StepMetrics(
-        step, line["steps"], line["time"], values, operators, roles, staleness, line["records"]
-    )
+    line["values"] = _numbers(plain | line.get("values", {}))
+    line["operators"] = {label: _numbers(each) for label, each in line["operators"].items()}
+    line["staleness"] = _numbers(line["staleness"])
+    return msgspec.convert(line, StepMetrics)
 
 
 def _numbers(values: dict[str, float | None]) -> dict[str, float]:
