@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,10 +18,12 @@ from rolemesh.api.observer import Event
 from rolemesh.errors import PluginError
 from rolemesh.plugins.discovery import PluginRecord, discover, find
 from rolemesh.plugins.drivers import load
+from rolemesh.runs.jsonl import UNDECODABLE
 from rolemesh_durable.stores import JournalDamagedError, Numbered, StateError, StateUnavailableError, Store, scheme
 
 __all__ = ["EventLog", "JournalFencedError", "Stored", "store_named"]
 
+T = TypeVar("T")
 TRIES = 5
 """Maximum number of times that a reader begins again because the journal was compacted meanwhile."""
 
@@ -65,7 +68,7 @@ def store_named(url: str, where: str = "state") -> PluginRecord:
         raise
 
 
-class EventLog:
+class EventLog(AbstractContextManager["EventLog"]):
     """One job's events.
 
     Its root in the store decides who may write: it has the epoch, the number of the last event and the committed step,
@@ -98,7 +101,7 @@ class EventLog:
             text = self.store.root()
             before = None if text is None else self._sound(text)
             after = _Root(1, 0) if before is None else before._replace(epoch=before.epoch + 1)
-            if self.store.write(text, _root_text(after)):
+            if self.store.write(text, _sealed(after)):
                 self._root = after
                 return after.epoch
 
@@ -145,7 +148,7 @@ class EventLog:
         if root.head:
             if (text := self.store.head()) is None:
                 raise self._damaged(f"what stands for events 1 to {root.head} is missing")
-            found = _unsealed(text)
+            found = _unsealed(text, tuple[int, str])
             if found is None or found[0] != root.head:
                 raise self._damaged(f"what stands for events 1 to {root.head} does not match its checksum")
             head = found[1]
@@ -163,9 +166,6 @@ class EventLog:
     def close(self) -> None:
         """Close the store."""
         self.store.close()
-
-    def __enter__(self) -> EventLog:
-        return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
@@ -196,7 +196,7 @@ class EventLog:
         seq, text = record
         if seq != expected:
             raise self._damaged(f"event {expected} is missing, the next one is {seq}")
-        found = _unsealed(text)
+        found = _unsealed(text, tuple[int, int, float, str, dict[str, Any]])
         if found is None or found[0] != seq:
             raise self._damaged(f"event {seq} does not match its checksum")
         return Event(*found)
@@ -211,17 +211,17 @@ class EventLog:
         return self._sound(text)
 
     def _sound(self, text: str) -> _Root:
-        if (found := _unsealed(text)) is None:
+        if (found := _unsealed(text, _Root)) is None:
             raise self._damaged("the job's own row does not match its checksum")
-        return _Root(*found)
+        return found
 
     # -------------------------------------------------------------------------------------------------------- writing
 
     def _write(self, before: _Root, after: _Root, **more: Any) -> None:
         """Replace the root, and write `more` with it, unless exactly that has been done already."""
-        if not self.store.write(_root_text(before), _root_text(after), **more):
+        if not self.store.write(_sealed(before), _sealed(after), **more):
             text = self.store.root()
-            if text != _root_text(after):
+            if text != _sealed(after):
                 raise self._fenced(before.epoch, text)
         self._root = after
 
@@ -261,10 +261,6 @@ class EventLog:
         return f"{self.store.place}, job {self.store.job_id}"
 
 
-def _root_text(root: _Root) -> str:
-    return _sealed(tuple(root))
-
-
 def _record(event: Event) -> Numbered:
     return event.seq, _sealed((event.seq, event.epoch, float(event.time), event.kind, event.data))
 
@@ -275,10 +271,10 @@ def _sealed(values: tuple[Any, ...]) -> str:
     return f"{zlib.crc32(text):08x} {text.decode()}"
 
 
-def _unsealed(text: str) -> list[Any] | None:
+def _unsealed(text: str, kind: type[T]) -> T | None:
     """Return the sealed values; None if the text was changed."""
     checksum, _, data = text.partition(" ")
-    if f"{zlib.crc32(data.encode(errors='surrogatepass')):08x}" != checksum:
-        return None
-    found: list[Any] = msgspec.json.decode(data)
-    return found
+    with suppress(*UNDECODABLE):
+        if f"{zlib.crc32(data.encode(errors='surrogatepass')):08x}" == checksum:
+            return msgspec.json.decode(data, type=kind)
+    return None
