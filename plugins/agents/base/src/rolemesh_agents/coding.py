@@ -11,6 +11,7 @@ import msgspec
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from rolemesh.errors import OptionsError
+from rolemesh.runs.jsonl import UNDECODABLE
 from rolemesh_agents.environment import Environment, Reward, Start, Task
 from rolemesh_agents.errors import AgentError
 from rolemesh_agents.sandbox import Sandbox
@@ -158,6 +159,6 @@ def read(option: str, path: str) -> list[CodingTask]:
 def _task(line: bytes, place: str, option: str) -> CodingTask:
     try:
         return msgspec.json.decode(line, type=CodingTask)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         what, remedy = f"{place} is no task: {error}", f"a task has {', '.join(CodingTask.__struct_fields__)}"
         raise OptionsError(what, where=option, remedy=remedy) from error

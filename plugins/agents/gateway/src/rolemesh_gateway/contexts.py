@@ -201,5 +201,5 @@ def _arguments(given: Any) -> Any:
         return given or {}
     try:
         return json.loads(given or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return given

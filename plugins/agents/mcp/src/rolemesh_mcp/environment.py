@@ -215,7 +215,7 @@ def _rows(option: str, path: str) -> list[dict[str, Any]]:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
         rows = [json.loads(line) for line in lines if line.strip()]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise OptionsError(f"the tasks cannot be read: {error}", where=option, remedy="write JSON lines") from error
     wrong = next((row for row in rows if not isinstance(row, dict) or not ({"prompt", "messages"} & row.keys())), None)
     if wrong is not None:

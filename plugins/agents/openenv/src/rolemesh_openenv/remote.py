@@ -157,7 +157,7 @@ class Remote:
             raise _lost(lost, self._url, kind, _told(error)) from error
         try:
             return self._read(answer, lost, kind)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             self.close()
             raise _lost(lost, self._url, kind, f"its answer is no message of OpenEnv: {answer!r:.100}") from error
 
@@ -233,7 +233,7 @@ def fetched(url: str, path: str, body: Any) -> Any:
         raise _RefusedError(f"HTTP {error.code} for /{path}") from error
     except OSError as error:
         raise _RefusedError(_told(error)) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _RefusedError(f"the answer for /{path} is no JSON") from error
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from rolemesh.runs.jsonl import UNDECODABLE
 from rolemesh_agents import AgentError
 from rolemesh_processes.forking import Frames, fork_serving, how_ended, send
 from rolemesh_verifiers.judging import told
@@ -75,7 +76,7 @@ async def _awaited(work: Callable[[], Awaitable[Any]]) -> Any:
 def _result(body: bytes) -> Any:
     try:
         found = msgspec.json.decode(body, type=dict[str, Any])
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise ValueError(f"what is no JSON: {error}") from None
     if "what" in found:
         raise AgentError(str(found["what"]), remedy=str(found.get("remedy") or _REMEDY))

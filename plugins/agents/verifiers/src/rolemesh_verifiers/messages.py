@@ -112,7 +112,7 @@ def _text(content: Any) -> str:
 def _object(arguments: Any) -> Any:
     try:
         return json.loads(arguments) if isinstance(arguments, str) else arguments
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments
 
 

@@ -19,6 +19,8 @@ from rolemesh_durable.content import check_content, content_hash
 
 _AGAIN = "look at what has changed, then run `rolemesh plugins lock` again"
 _HEAD = "# What {job!r} runs with. Made by `rolemesh plugins lock`, for `rolemesh run --locked`.\n"
+_NO_YAML = (ArithmeticError, AttributeError, LookupError, RecursionError, ValueError)
+"""Errors of PyYAML for values that are not what their tags say, and for too many brackets."""
 
 
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,6 +80,6 @@ def read_lock(path: Path) -> Lock:
         return msgspec.convert(yaml.safe_load(path.read_text(encoding="utf-8")), Lock)
     except FileNotFoundError:
         what = "there is no lock"
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, msgspec.ValidationError) as error:
+    except (OSError, yaml.YAMLError, *_NO_YAML, msgspec.ValidationError) as error:
         what = f"the lock cannot be read: {error}"
     raise PluginError(what, kind="missing", where=str(path), remedy="rolemesh plugins lock makes one")

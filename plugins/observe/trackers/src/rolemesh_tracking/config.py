@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import yaml
-
+from rolemesh.errors import RolemeshError
+from rolemesh.job_file.places import parse_yaml
 from rolemesh.runs.jsonl import open_regular
 from rolemesh.runs.run import JOB_FILE
 
@@ -32,8 +32,8 @@ def config(run_dir: Path) -> dict[str, Plain]:
     """
     try:
         with open_regular(run_dir / JOB_FILE) as file:
-            told = yaml.safe_load(file.read().decode())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
+            told, _ = parse_yaml(file.read().decode(), JOB_FILE)
+    except (OSError, UnicodeDecodeError, RolemeshError):
         return {}
     found: dict[str, Plain] = {}
     for name, value in _leaves(told, ""):

@@ -53,7 +53,7 @@ class DeepSpeedOptions(HuggingFaceOptions):
             return json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise ValueError(f"DeepSpeed's config {path} cannot be read: {error.strerror}") from None
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"DeepSpeed's config {path} is no JSON: {error}") from None
 
     @field_validator("config")

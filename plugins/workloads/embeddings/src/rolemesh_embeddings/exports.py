@@ -28,6 +28,8 @@ from rolemesh_embeddings.table import Floats, begun, looked_up
 __all__ = ["MANIFEST", "Export", "clean", "write"]
 
 MANIFEST = "manifest.json"
+_DAMAGE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""Errors of a manifest that is no JSON, or lacks something."""
 _NAME = re.compile(r"(?P<kind>base|delta|list)-(?P<step>\d+)-(?P<label>\d+-of-\d+)[-.].*")
 
 
@@ -126,9 +128,15 @@ class Export:
         Raises `FileNotFoundError` while there is none, and if a file was removed meanwhile: read again. Raises
         `ValueError` for a damaged file.
         """
-        manifest = json.loads(Path(folder, MANIFEST).read_bytes())
+        path = Path(folder, MANIFEST)
         known = before._files if before is not None else {}
-        return cls(manifest, {name: known.get(name) or _load(Path(folder, name)) for name in manifest["files"]})
+        try:
+            manifest = json.loads(path.read_bytes())
+            if wrong := [name for name in manifest["files"] if "/" in name or not _NAME.fullmatch(name)]:
+                raise ValueError(f"no export has files named {wrong}")
+            return cls(manifest, {name: known.get(name) or _load(path.with_name(name)) for name in manifest["files"]})
+        except _DAMAGE as error:
+            raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from error
 
     def lookup(self, table: str, keys: Keys) -> tuple[Floats, NDArray[np.bool_]]:
         """Return the values of different keys, float32 (keys, dim), and which of them have a row."""

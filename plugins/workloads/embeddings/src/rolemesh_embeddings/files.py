@@ -79,9 +79,13 @@ class RowFile:
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        start, size = json.loads(os.pread(self._fd, PAGE, 0))
-        parts = json.loads(os.pread(self._fd, size, start))
-        self._parts = {(part["store"], part["bucket"]): part for part in parts}
+        try:
+            start, size = json.loads(os.pread(self._fd, PAGE, 0))
+            parts = json.loads(os.pread(self._fd, size, start))
+            self._parts = {(part["store"], part["bucket"]): part for part in parts}
+        except (ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError) as error:
+            os.close(self._fd)
+            raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from error
 
     def close(self) -> None:
         """Close the file. Mapped rows stay."""

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from rolemesh.errors import OptionsError, nearest
+from rolemesh.runs.jsonl import UNDECODABLE
 
 __all__ = ["read_rows"]
 
@@ -56,14 +57,14 @@ def _json(path: Path) -> Iterator[Row]:
             if text := line.strip().lstrip(b"\xef\xbb\xbf"):
                 try:
                     yield msgspec.json.decode(text, type=Row)
-                except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                except UNDECODABLE as error:
                     raise _unreadable(path, f"line {number} is no JSON object: {error}", "correct the line") from error
 
 
 def _objects(path: Path, text: bytes) -> list[Row]:
     try:
         return msgspec.json.decode(text, type=list[Row])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise _unreadable(path, f"it is no list of JSON objects: {error}", "correct the file") from error
 
 
@@ -123,7 +124,7 @@ def _facts(folder: Path, name: str) -> Any:
         return json.loads((folder / name).read_bytes())
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _unreadable(folder / name, str(error), "save the dataset again") from error
 
 

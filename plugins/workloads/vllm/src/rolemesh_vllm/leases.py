@@ -121,6 +121,6 @@ def _ask(office: str, engine: str, requests: list[str]) -> Sequence[bool]:
         try:
             socket.send(msgspec.msgpack.encode((engine, requests)))
             answer = msgspec.msgpack.decode(socket.recv(), type=list[bool])
-        except (zmq.Again, msgspec.DecodeError, UnicodeDecodeError):
+        except (zmq.Again, *UNDECODABLE):
             return none
     return answer if len(answer) == len(requests) else none

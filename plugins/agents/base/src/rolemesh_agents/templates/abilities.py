@@ -129,7 +129,7 @@ def _arguments(about: Mapping[str, Any]) -> Mapping[str, Any]:
     given = about.get("arguments") or {}
     try:
         found = json.loads(given) if isinstance(given, str) else given
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, Mapping):
         what = f"the arguments of an earlier call of {about['name']!r} are no JSON object: {str(given)[:80]!r}"

@@ -151,7 +151,7 @@ def arguments_of(given: Any, where: str) -> Any:
         raise RefusedError(400, f"{where}: the arguments of a call must be a JSON text", param=where)
     try:
         found = json.loads(given or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return given
     return found if isinstance(found, dict) else given
 

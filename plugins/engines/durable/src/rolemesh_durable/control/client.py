@@ -21,6 +21,7 @@ from rolemesh.api.observer import Event, JobStatus, StepMetrics
 from rolemesh.errors import RolemeshError
 from rolemesh.runs.run import CONTROL_FILE
 from rolemesh_dataplane.curve import connect
+from rolemesh_durable.malformed import UNREADABLE
 from rolemesh_durable.runs import ControlFile, Run
 from rolemesh_processes.boot import boot_id
 from rolemesh_runtime.unreadable import DAMAGED
@@ -230,7 +231,7 @@ def _connect(socket: zmq.Socket[bytes], master: ControlFile) -> None:
 def _update(master: ControlFile, data: bytes) -> Update:
     try:
         answer: Update | Refused = _decode_answer(data)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except UNREADABLE as error:
         raise RefusedError(
             f"the answer of the master of job {master.job} cannot be read: {error}",
             remedy="ask with the rolemesh that the job was started with",

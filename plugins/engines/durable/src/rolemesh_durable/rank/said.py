@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from rolemesh.runs.jsonl import UNDECODABLE
 from rolemesh_durable.protocol.messages import RankToAgent
 
 __all__ = ["Said"]
@@ -40,7 +41,6 @@ class Said:
 
     def read(self) -> tuple[RankToAgent, ...]:
         """Return all messages that a process has kept there; none if the file cannot be read."""
-        try:
+        with suppress(OSError, *UNDECODABLE):
             return _decode(self._path.read_bytes())
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-            return ()
+        return ()
