@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install judges demo interpreters test test-all gpu soak lint bench docs dist clean
+.PHONY: help install judges demo interpreters test test-all fuzz gpu soak lint bench docs dist clean
 
 PY := .venv/bin/python
 SPINS := $(addprefix plugins/workloads/vllm/tests/,test_pd.py test_pd_jobs.py test_serve.py)
@@ -11,6 +11,7 @@ MINUTES := .pytest_cache/minutes.jsonl
 PYTEST := $(PY) -m pytest -p tests.minutes --minutes $(MINUTES)
 BUDGET ?=
 PROCESSES ?= 4
+FUZZ ?= 2
 export OMP_NUM_THREADS ?= 1
 export PYTHON
 # The command that a remedy repeats.
@@ -47,6 +48,10 @@ test: install ## each behaviour once: 10 to 20 minutes on two cores
 
 test-all: install ## what repeats a behaviour at length, besides `make test`: 15 to 30 minutes
 	$(call suite,more and not soak)
+
+# Finds go to tests/fuzz/corpus, from which `make test` reads them.
+fuzz: install ## changed inputs for each decoder of bytes from outside: 2 minutes, or FUZZ=MINUTES
+	$(PY) -m tests.fuzz --minutes $(FUZZ)
 
 gpu: install ## the tests that need an NVIDIA GPU
 	$(PY) -m pytest -m gpu tests/gpu -n $(PROCESSES)

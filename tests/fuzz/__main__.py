@@ -1,0 +1,49 @@
+"""``python -m tests.fuzz [--minutes N] [TARGET …]``: gives every target changed inputs, in turns, until time is over.
+
+An input for which a target raises an undeclared error goes, as small as possible, to ``tests/fuzz/corpus``: `make
+test` gives it to the target again. Hypothesis keeps its own findings in ``.hypothesis``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+
+from hypothesis import settings
+from tests.fuzz.targets import TARGETS
+from tests.fuzz.test_decoders import fuzz, keep
+
+ROUND = 200
+"""Number of inputs of a target in each turn."""
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=2.0)
+    parser.add_argument("targets", nargs="*", help="parts of the targets' names")
+    given = parser.parse_args(arguments)
+    settings.register_profile("fuzz", deadline=None, print_blob=False)
+    settings.load_profile("fuzz")
+    logging.disable(logging.CRITICAL)
+    left = [each for each in TARGETS if not given.targets or any(part in each.name for part in given.targets)]
+    until, rounds, failed = time.monotonic() + 60 * given.minutes, 0, 0
+    while left and (time.monotonic() < until or not rounds):
+        for target in list(left):
+            if rounds and time.monotonic() > until:
+                break
+            try:
+                fuzz(target, ROUND)
+            except AssertionError as error:
+                why, data = error.args
+                print(f"{why}\n  {data[:300]!r}\n  {keep(target, data)}", flush=True)
+                left.remove(target)
+                failed += 1
+        rounds += 1
+    print(f"{len(TARGETS)} targets, {rounds} turns of {ROUND} inputs, {failed} with undeclared errors")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
