@@ -25,6 +25,7 @@ TRAINERS: dict[str, tuple[str, list[int], dict[str, Any]]] = {
     "fsdp": ("fsdp", [8], {}),
     "fsdp, 2 ranks": ("fsdp", [5, 3], {}),
     "fsdp, 2 ranks, micro-batches": ("fsdp", [6, 2], {"micro_batch_rows": 1}),
+    "fsdp, 2 ranks, divided layers": ("fsdp", [5, 3], {"tensor_parallel": 2}),
     "fsdp, activation checkpointing": ("fsdp", [8], {"gradient_checkpointing": True}),
     "ddp": ("ddp", [8], {}),
     "ddp, 2 ranks, micro-batches": ("ddp", [3, 5], {"micro_batch_rows": 2}),
