@@ -17,18 +17,15 @@ from rolemesh.api.service import ServiceSpec
 from rolemesh.graph.logical import OpCall
 from rolemesh_durable.extensions.calls.frames import ANSWER, LATE, LOST, UNCERTAIN, key_of
 from rolemesh_durable.extensions.calls.history import ASKED, BEGUN, ENDED, CallHistory, Session, asked
+from rolemesh_durable.extensions.calls.phases import CALLING, FOLLOWING, position_of
 from rolemesh_durable.extensions.calls.states import CalleeState, CallerState, Known, OpenCall, hold_of_call, ways
 from rolemesh_durable.protocol.messages import Watermarks
 from rolemesh_durable.protocol.rank.extension import RankExtension
-from rolemesh_durable.protocol.rank.page import position_of
 
 if TYPE_CHECKING:
     from tests.simulation.rank import SimRank
 
-__all__ = ["CALLING", "FOLLOWING", "SERVING", "SimCalls", "with_calls"]
-
-CALLING, SERVING, FOLLOWING = 6, 7, 8
-"""Phases, as `rolemesh_durable.rank.status_page` numbers them."""
+__all__ = ["SimCalls", "with_calls"]
 
 
 def with_calls(job: Job, rng: random.Random, *, own: bool = False) -> Job:
@@ -256,10 +253,8 @@ class SimCalls(RankExtension):
 
     def wait(self, condition: Callable[[], bool]) -> None:
         """Wait until `condition` holds, and handle what comes."""
-        if not condition():
-            call = next(iter(self._calling.open.values()), None)
-            self.rank.at(CALLING, position_of(0, call.rank if call is not None else -1))
-            self.rank.until(condition)
+        call = next(iter(self._calling.open.values()), None)
+        self.rank.waits.until(condition, CALLING, position_of(0, call.rank if call is not None else -1))
 
     def behind(self, step: int) -> list[Any]:
         """The callers that may still call in steps up to this one."""
@@ -273,8 +268,7 @@ class SimCalls(RankExtension):
             for n in range(self.rank.shape.sizes[to]):
                 self._tell((to, n))
         if self._from and (not self.rank.job.schedule[self.rank.key[0]] or step in (self.rank.pause, self.rank.last)):
-            self.rank.at(FOLLOWING)
-            self.rank.until(lambda: self._serving.finished >= step)
+            self.rank.waits.until(lambda: self._serving.finished >= step, FOLLOWING)
 
     def _tell(self, to: tuple[str, int]) -> None:
         if self._met.get(to, -1) >= 0:

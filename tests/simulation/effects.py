@@ -17,9 +17,9 @@ from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.delivery.first import decode_taken
 from rolemesh_durable.protocol.delivery.newest import age_in
 from rolemesh_durable.protocol.edge import LogLost
-from rolemesh_durable.protocol.rank.effects import Consumer, Effects, GroupEnd, Producer, Reader
+from rolemesh_durable.protocol.rank.effects import Consumer, Effects, GroupEnd, Producer, Reader, Waits
 from rolemesh_durable.protocol.rank.out_edge import OutEdge
-from rolemesh_durable.protocol.rank.page import EDGE, FIELDS, IDLE, OP, PHASE, SINCE_NS
+from rolemesh_durable.protocol.rank.page import FIELDS, IDLE
 from rolemesh_durable.rank.channel import Receive, Send
 from rolemesh_runtime import items
 
@@ -222,25 +222,30 @@ class SimMail:
         end.state.ask = asked  # type: ignore[method-assign]
 
 
-class SimWaits:
+class SimWaits(Waits):
     """How the main thread waits; what is owed is settled meanwhile."""
 
     def __init__(self, rank: SimRank) -> None:
+        super().__init__(rank.page.fields, lambda: rank.clock_ns)
         self._rank = rank
 
-    def until(self, ready: Callable[[], object], phase: int, edge: int = -1, *, look_s: float = 0.0) -> None:
-        """Return once `ready()` is true."""
+    def until(
+        self, ready: Callable[[], object], phase: int, edge: int = -1, *, look_s: float = 0.0, deadline: int = 0
+    ) -> bool:
+        """Return True once `ready()` is true, or False at `deadline`."""
         if ready():
-            return
-        rank, fields, come = self._rank, self._rank.page.fields, False
-        before = fields[OP], fields[PHASE], fields[EDGE]
-        if look_s:
-            rank.at(phase, edge)
+            return True
+        rank, stay, come = self._rank, self.enter(phase, edge), False
+        if look_s or deadline:
             while not ready():
+                if 0 < deadline <= rank.clock_ns:
+                    break
                 rank.sleep(LOOK_S)
                 rank.hear()
-            fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS] = *before, rank.clock_ns
-            return
+            else:
+                come = True
+            self.leave(stay)
+            return come
 
         def has_come() -> bool:
             nonlocal come
@@ -249,9 +254,13 @@ class SimWaits:
 
         while not come:
             rank.settle()
-            rank.at(phase, edge)
             rank.until(lambda told=rank.taking: has_come() or rank.taking > told)
-        fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS] = *before, rank.clock_ns
+        self.leave(stay)
+        return True
+
+    def look(self) -> None:
+        """Handle what has come."""
+        self._rank.hear()
 
 
 class SimLog:
@@ -377,6 +386,4 @@ class SimValues:
 
 def effects_of(rank: SimRank, page: SimPage, mail: SimMail, log: SimLog) -> Effects[SimItem]:
     """Return the effects of `rank`."""
-    return Effects(
-        page, mail, SimWaits(rank), SimValues(rank), SimMemory(), log, lambda steps: None, lambda: rank.clock_ns
-    )
+    return Effects(page, mail, rank.waits, SimValues(rank), SimMemory(), log, lambda steps: None, lambda: rank.clock_ns)

@@ -25,8 +25,8 @@ from rolemesh_durable.extensions.bans.master import NodesBanned
 from rolemesh_durable.extensions.calls.history import CallHistory
 from rolemesh_durable.extensions.calls.states import CalleeState, CallerState
 from rolemesh_durable.extensions.checks.master import Checked, Checks
-from rolemesh_durable.extensions.hangs import culprit
 from rolemesh_durable.extensions.hangs import master as hangs
+from rolemesh_durable.extensions.hangs.picture import Picture
 from rolemesh_durable.extensions.rehearsal.master import Rehearsal
 from rolemesh_durable.extensions.relayout.draining import Draining
 from rolemesh_durable.extensions.relayout.records import Relayout
@@ -633,7 +633,7 @@ def _drained_or_not(original: Any) -> Any:
 def _blames_who_waits(original: Any) -> Any:
     def for_input(self: Any, key: Any, report: Any, edge: Any) -> Any:
         wait = original(self, key, report, edge)
-        sent = all(self._past(self.live[whom], edge.src, report.step - edge.lag) for whom in wait.whom)
+        sent = all(self.past(self.live[whom], edge.src, report.step - edge.lag) for whom in wait.whom)
         return type(wait)((), wait.why) if sent else wait
 
     return for_input
@@ -955,7 +955,7 @@ def _opens_late(original: Any) -> Any:
     def begin(self: Any, *arguments: Any) -> None:
         with patch.object(self._ports, "open", lambda peers: None):
             original(self, *arguments)
-        self._ports.open(self._control.wire.peers)
+        self._ports.open(tuple(self._control.peers.values()))
 
     return begin
 
@@ -1157,7 +1157,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("the hang watch forgets an operator's longest time", "a busy operator is not restarted", "slow",
              method(hangs.HangWatch, "_rank_moved", _forgets_what_was_proved)),
     Mutation("the hang watch blames a rank that waits for a busy one",
-             "a busy operator is not restarted", "slow", method(culprit._Picture, "_for_input", _blames_who_waits)),
+             "a busy operator is not restarted", "slow", method(Picture, "_for_input", _blames_who_waits)),
     Mutation("an agent that ends kills its ranks", "no rank restarts without a failure", "leave",
              lambda: all_of(patch.object(lifetime, "NOTICE_S", 0.5), method(SimAgent, "_do", _ends_with_its_ranks)())),
     Mutation("ranks leave a node in the middle of a step", "a drain loses no step", "drain calm",

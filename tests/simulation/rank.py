@@ -23,28 +23,20 @@ from rolemesh.api.failures import Cause, Failure
 from rolemesh.graph.logical import OpCall
 from rolemesh_dataplane.transports import TransportError
 from rolemesh_durable.extensions.sharing.extension import SharedCalls
+from rolemesh_durable.extensions.turns.admission import TurnAdmission
+from rolemesh_durable.extensions.turns.extension import RankTurns
+from rolemesh_durable.extensions.turns.order import Positions
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.delivery import InPort
 from rolemesh_durable.protocol.edge import LogLost
 from rolemesh_durable.protocol.rank.control import Control
 from rolemesh_durable.protocol.rank.effects import Effects, Stopping
-from rolemesh_durable.protocol.rank.extension import RankExtension, RankHooks
+from rolemesh_durable.protocol.rank.extension import RankHooks
 from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
 from rolemesh_durable.protocol.rank.machine import LOOK_NS, Call, Driver, RankMachine
 from rolemesh_durable.protocol.rank.master_mail import MasterMail
 from rolemesh_durable.protocol.rank.origin import OriginError
-from rolemesh_durable.protocol.rank.page import (
-    COMPUTING,
-    EDGE,
-    FINISHED,
-    GATHERING,
-    IDLE,
-    OP,
-    PHASE,
-    SINCE_NS,
-    SNAPSHOT,
-    STEP,
-)
+from rolemesh_durable.protocol.rank.page import COMPUTING, EDGE, FINISHED, OP, PHASE, SINCE_NS, SNAPSHOT, STEP
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.restoring import Former, restore_edges
 from rolemesh_durable.protocol.rank.shape import JobShape
@@ -97,6 +89,7 @@ class SimRank:
         self.mind = Mind(self.job, self.key)
         self.page = SimPage()
         self.page.fields[SINCE_NS] = self.clock_ns
+        self.waits = SimWaits(self)
         self.doing = -1
         """The step whose call runs, which may be repeated."""
         self.injected = ""
@@ -118,7 +111,8 @@ class SimRank:
         self.effects: Effects[SimItem] | None = None
         self._ticks = 1 << 60
         self.together = False
-        """Whether the group meets before each call."""
+        """Whether the group takes its snapshots together, in calls that it begins together."""
+        self.before_snapshot: tuple[Callable[[], None], ...] = ()
         self.ports: Ports[SimItem] | None = None
         self.calls = SimCalls(self)
         self.opened = False
@@ -333,15 +327,17 @@ class SimRank:
         self.sleep(world.between(0.01, 0.05))
         port = 1000 if launch.collective and launch.rank == 0 else None
         self.report(m.RankHello(*self.key, self.generation, self.pid, {"sim": self.uid}, port))
-        self.until(lambda: self.control.wire is not None)
-        assert self.control.wire is not None
-        self.mail.connect(self.control.wire.peers)
+        self.until(lambda: self.key in self.control.peers)
+        self.mail.connect(tuple(self.control.peers.values()))
+        admission = TurnAdmission(launch.ref, self.waits, None, self.barrier)
+        admission.next(Positions(self.job.graph).setup(launch.role))
+        admission.take()
         self.sleep(world.between(0.01, 0.2))
         if self.injected:
             self._fault()
         if launch.collective:
-            assert self.control.wire.rendezvous is not None
-            group = world.group(self.key[0], self.control.wire.rendezvous.generation)
+            assert self.control.rendezvous is not None
+            group = world.group(self.key[0], self.control.rendezvous.generation)
             group.members[self.key[1]] = self
         self._restore()
         control, ports = self.control, self._open()
@@ -350,7 +346,7 @@ class SimRank:
             operator=lambda op: partial(self._operate, op),
             origin=lambda folder: origin_of(self, control.layout.step),
             repeating=nullcontext,
-            began=lambda: self.at(COMPUTING),
+            began=lambda: self.waits.at(COMPUTING),
             ended=self._ended,
             look=self._look,
             done=self._done,
@@ -363,8 +359,10 @@ class SimRank:
             drain=lambda left_s: world.checks.leaves(self, self.step),
             listens=False,
         )
+        turns = [RankTurns(ports, admission)] if launch.collective and self.mind.kind != "apart" else []
         told = [Teller(self)] if world.scenario.family == "messages" else []
-        hooks = RankHooks([self.shared, SimTurns(self), self.calls, *told])
+        hooks = RankHooks([self.shared, *turns, self.calls, *told])
+        self.before_snapshot = () if self.together else hooks.before_snapshot
         machine = self.machine = RankMachine(
             self.effects, driver, control, hooks, ports=ports, position=SimPosition(self), taker=self.taker
         )
@@ -438,15 +436,6 @@ class SimRank:
     def since(self) -> float:
         """When the phase has begun."""
         return self.page.fields[SINCE_NS] * 1e-9
-
-    def at(self, phase: int, edge: int = -1) -> None:
-        """The rank is in `phase` now."""
-        self.phase, self.edge, self.page.fields[SINCE_NS] = phase, edge, self.clock_ns
-
-    def at_rest(self) -> None:
-        """The rank is between two steps."""
-        self.op = -1
-        self.at(IDLE)
 
     def _restore(self) -> None:
         world, launch, memory = self.world, self.launch, self.agent.memory
@@ -563,12 +552,10 @@ class SimRank:
         if op.calls:
             inputs.append(self.calls.ask(op, step))
             self.calls.talk(op, step, f".{self.key[1]}")
-            self.at(COMPUTING)
         group: tuple[int, ...] = ()
         if self.launch.collective and self.mind.kind != "apart":
-            assert self.control.wire is not None
-            assert self.control.wire.rendezvous is not None
-            meeting = world.group(self.key[0], self.control.wire.rendezvous.generation)
+            assert self.control.rendezvous is not None
+            meeting = world.group(self.key[0], self.control.rendezvous.generation)
             present = meeting.rounds.setdefault((step, op.id, 0), {})
             present[self.key[1]] = self.mind.contribution(op, inputs)
             if len(present) == meeting.size:
@@ -590,7 +577,7 @@ class SimRank:
     def computes(self, op: OpCall, step: int, factor: int = 1) -> None:
         """Be in an operator for some time."""
         world = self.world
-        self.at(COMPUTING)
+        self.waits.at(COMPUTING)
         self.sleep(factor * world.between(0.001, world.scenario.pace) + world.scenario.slow.get((op.id, step), 0.0))
         if self.injected:
             self._fault()
@@ -663,25 +650,6 @@ class SimTaker(SnapshotTaker):
         """Have the snapshot of `step` persisted."""
         super().end(step)
         self._rank.world.checks.held(self._rank, step)
-
-
-class SimTurns(RankExtension):
-    """As `rolemesh_durable.extensions.turns`: the ranks of a group go into a call together, with credits and room."""
-
-    def __init__(self, rank: SimRank) -> None:
-        self._rank = rank
-
-    def before_call(self, op: OpCall, step: int) -> None:
-        """Wait for the group. A rank that repeats a call waits for nobody."""
-        rank, barrier = self._rank, self._rank.barrier
-        if not rank.together or step <= rank.finished:
-            return
-        assert rank.ports is not None
-        assert barrier is not None
-        if (out := rank.ports.outputs.get(op.id)) is not None:
-            out.await_credits(step)
-        barrier.arrive(step * len(rank.job.graph.ops) + op.id)
-        SimWaits(rank).until(lambda: barrier.open, GATHERING)
 
 
 class SimPosition:

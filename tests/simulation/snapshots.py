@@ -8,6 +8,7 @@ from zlib import crc32
 
 from rolemesh_checkpoint.pace import until_shared
 from rolemesh_checkpoint.persisting import outlasting
+from rolemesh_durable.protocol.rank.page import SAVING
 
 if TYPE_CHECKING:
     from tests.simulation.rank import SimRank
@@ -77,12 +78,14 @@ class SimStore:
         """Write the snapshot. The rank may die meanwhile."""
         rank, memory = self._rank, self._memory
         stateful = rank.mind.kind != "stateless"
-        if stateful:
-            rank.at_rest()
+        rank.op = -1
+        for hook in rank.before_snapshot:
+            hook()
         rank.heard = rank.heard if rank.calls.behind(step) else step
         rank.world.checks.owns(rank)
         memory.make_room(rank.key)
-        rank.sleep(rank.world.between(0.0, 0.01))
+        with rank.waits.during(SAVING):
+            rank.sleep(rank.world.between(0.0, 0.01))
         rank.world.checks.owns(rank)
         memory.switch(rank.key, step, rank.mind.state if stateful else None, persist)
         rank.world.checks.snapshot(rank, step)

@@ -32,6 +32,7 @@ from rolemesh_view.server import application
 from rolemesh_view.viewed import Runs
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
+NUMBERS = {name: number for number, name in PHASES.items()}
 DAYS = 10
 BEGIN_S = 1_795_000_000
 STEP_S, DAY_S, PERIOD_S = 10, 86_400, 0.5
@@ -112,8 +113,8 @@ def _life(role: str, began: int, steps: range, chance: random.Random) -> Iterato
         own = int(COMPUTES[role] * 1e9 * chance.uniform(0.8, 1.25))
         begins = ends - own
         found = [
-            spans.take(Span(PHASES.index("waiting"), op, edge, step, now, begins)),
-            spans.take(Span(PHASES.index("computing"), op, -1, step, begins, ends)),
+            spans.take(Span(NUMBERS["waiting"], op, edge, step, now, begins)),
+            spans.take(Span(NUMBERS["computing"], op, -1, step, begins, ends)),
         ]
         lines: list[Line] = [line for line in found if line is not None]
         while now < ends:

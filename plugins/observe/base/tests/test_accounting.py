@@ -16,8 +16,9 @@ from rolemesh_recorder.lines import Account
 S = 1_000_000_000
 MS = 1_000_000
 WALL = Wall(0, 0)
+NUMBERS = {name: number for number, name in PHASES.items()}
 IDLE, COMPUTING, WAITING, CALLING, SERVING = (
-    PHASES.index(n) for n in ("idle", "computing", "waiting", "calling", "serving")
+    NUMBERS[n] for n in ("idle", "computing", "waiting", "calling", "serving")
 )
 
 
@@ -105,7 +106,7 @@ def test_a_phase_that_began_before_spans_within_it_counts_without_them() -> None
     accounts = Accounts(WALL, spans, lambda: found, no_edges, 0)
     for at in range(5000):
         spans.take(span(SERVING, at * 2 * MS, at * 2 * MS + MS))
-    found = totals(now=(PHASES.index("following"), -1, 1))
+    found = totals(now=(NUMBERS["following"], -1, 1))
     assert accounts.next(11 * S).spent == {"serving": 5_000_000, "following": pytest.approx(6_000_000, abs=10_000)}
 
 
@@ -130,7 +131,7 @@ def test_an_operator_that_waits_for_answers_computes_between_them_also_before_it
 
 
 def test_a_rank_that_loads_has_an_account_of_it_before_the_load_ends() -> None:
-    loads = totals(now=(PHASES.index("loading"), -1, 1))
+    loads = totals(now=(NUMBERS["loading"], -1, 1))
     assert Accounts(WALL, Spans(WALL), lambda: loads, no_edges, 0).next(1 * S).spent == {"loading": 999_999}
 
 
@@ -140,7 +141,7 @@ def test_no_account_has_more_than_its_time() -> None:
     found = totals(now=(COMPUTING, -1, 1))
     accounts = Accounts(WALL, spans, lambda: found, no_edges, 0)
     first = accounts.next(1 * S).spent
-    spans.take(span(PHASES.index("turn"), 0, 1500 * MS))
+    spans.take(span(NUMBERS["turn"], 0, 1500 * MS))
     found = totals()
     second = accounts.next(1600 * MS).spent
     assert (first, second) == ({"computing": 999_999}, {"turn": 1_500_000, "computing": -900_000})

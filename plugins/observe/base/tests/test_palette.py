@@ -22,7 +22,7 @@ STATIC = Path(rolemesh_view.__file__).parent / "static"
 
 
 def test_each_phase_that_a_rank_records_has_a_colour_and_a_meaning_of_its_own() -> None:
-    assert {*ENGINE_PHASES, "memory", "engine", "starting", "setup", "restoring"} == set(PHASES)
+    assert {*ENGINE_PHASES.values(), "memory", "engine", "starting", "setup", "restoring"} == set(PHASES)
     for colours in (LIGHT, DARK):
         assert len(set(colours.values())) == len(PHASES)
     assert len({meaning(phase) for phase in PHASES}) == len(PHASES)

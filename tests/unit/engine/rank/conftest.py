@@ -44,6 +44,7 @@ from rolemesh_durable.rank.port import EnginePort
 from rolemesh_durable.rank.process_effects import process_effects
 from rolemesh_durable.rank.services import Rank
 from rolemesh_durable.rank.status_page import StatusPage
+from rolemesh_durable.rank.waits import ProcessWaits
 from rolemesh_runtime.metrics import Metrics
 from rolemesh_runtime.operator_failure import OperatorFailed, user_traceback
 
@@ -281,7 +282,7 @@ class Fleet:
             meter = Uncut(ctx, ((0, every),), report)
             sizes = {name: size for name, (_, size) in roles.items()}
             shape = JobShape(flow, sizes, steps, **options)
-            effects = process_effects(endpoint, status_page, meter, None)
+            effects = process_effects(endpoint, status_page, ProcessWaits(endpoint, status_page, meter), meter, None)
             ports = Ports(shape, effects)
             tasks, channels = Tasks(endpoint), Channels(endpoint, flow.roles)
             master = MasterMail(StartRef(role, rank, 0), control, endpoint.report)

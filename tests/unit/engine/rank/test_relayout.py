@@ -15,6 +15,7 @@ from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.process_effects import process_effects
 from rolemesh_durable.rank.status_page import StatusPage
+from rolemesh_durable.rank.waits import ProcessWaits
 
 PRODUCERS = ("a", "b", "c")
 
@@ -31,7 +32,8 @@ def ports(fleet, flow, tmp_path):
     meter = Meter(RankContext(role="d"), ((0, 1),), lambda message: None)
     sizes = dict.fromkeys((*PRODUCERS, "d"), 1)
     shape = JobShape(job, sizes, 9, retention=True, unrepeated=("d",))
-    effects = process_effects(endpoint, StatusPage.create(tmp_path / "d0"), meter, None)
+    page = StatusPage.create(tmp_path / "d0")
+    effects = process_effects(endpoint, page, ProcessWaits(endpoint, page, meter), meter, None)
     yield Ports(shape, effects)
     endpoint.close(0)
 

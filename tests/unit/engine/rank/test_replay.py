@@ -17,6 +17,7 @@ from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.process_effects import process_effects
 from rolemesh_durable.rank.status_page import StatusPage
+from rolemesh_durable.rank.waits import ProcessWaits
 
 PATIENCE_S = 10
 
@@ -48,7 +49,8 @@ def start(fleet, flow, tmp_path):
         meter = Meter(RankContext(role=role), ((0, 1),), lambda message: None)
         status_page = StatusPage.create(tmp_path / f"{role}{generation}")
         shape = JobShape(flow_graph, {"a": 1, "b": 1}, 9, retention=True, unrepeated=unrepeated)
-        ports[role] = Ports(shape, process_effects(endpoint, status_page, meter, None), resume=resume)
+        effects = process_effects(endpoint, status_page, ProcessWaits(endpoint, status_page, meter), meter, None)
+        ports[role] = Ports(shape, effects, resume=resume)
         return ports[role]
 
     def wire():

@@ -64,6 +64,7 @@ def endpoint() -> Endpoint:
         status_page=SimpleNamespace(fields=[0] * 16),
         meter=SimpleNamespace(span=lambda *_: None),
         tasks=None,
+        ports=SimpleNamespace(waits=None),
     )
     Serving(rank)  # type: ignore[arg-type]
     return found

@@ -7,9 +7,10 @@ from typing import Any
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.api.service import ServiceSpec
 from rolemesh.graph.logical import LogicalGraph, OpCall
+from rolemesh_durable.extensions.calls.phases import CALLING, FOLLOWING, SERVING, called_at, position_of
 from rolemesh_durable.extensions.hangs.culprit import HangVerdict, culprit
 from rolemesh_durable.protocol.messages import RankReport
-from rolemesh_durable.protocol.rank.page import CALLING, COMPUTING, FOLLOWING, SERVING, called_at, position_of
+from rolemesh_durable.protocol.rank.page import COMPUTING
 
 RUN = {"run": ServiceSpec("run")}
 CALLS = LogicalGraph(

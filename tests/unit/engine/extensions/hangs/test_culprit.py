@@ -16,8 +16,9 @@ from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.routes import route
 from rolemesh.graph.schedule import Activity, zero_lag_cycle
 from rolemesh_durable.extensions.hangs.culprit import HangVerdict, culprit
+from rolemesh_durable.extensions.turns.phases import GATHERING, LOADING, TURN
 from rolemesh_durable.protocol.messages import RankReport
-from rolemesh_durable.protocol.rank.page import BLOCKED, COMPUTING, GATHERING, IDLE, LOADING, SAVING, TURN, WAITING
+from rolemesh_durable.protocol.rank.page import BLOCKED, COMPUTING, IDLE, SAVING, WAITING
 
 GRPO = LogicalGraph(
     "grpo",

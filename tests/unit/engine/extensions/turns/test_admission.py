@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,8 +13,10 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.extensions.turns.admission import TurnAdmission
 from rolemesh_durable.extensions.turns.order import Row
 from rolemesh_durable.extensions.turns.page import TurnPage
-from rolemesh_durable.protocol.rank.page import COMPUTING, IDLE, LOADING, PHASE, PHASES
+from rolemesh_durable.extensions.turns.phases import LOADING
+from rolemesh_durable.protocol.rank.page import COMPUTING, IDLE, PHASE, PHASES
 from rolemesh_durable.rank.status_page import StatusPage
+from rolemesh_durable.rank.waits import ProcessWaits
 
 ACTOR, CRITIC = RankRef("actor", 0), RankRef("critic", 0)
 
@@ -33,8 +36,9 @@ def test_a_rank_that_loads_or_makes_room_says_so_and_then_what_it_said_before(tm
         def offload(self) -> None:
             shown.append(("offload", PHASES[status.fields[PHASE]]))
 
-    admission = TurnAdmission(ACTOR, cast("Any", None), status, page, None)
-    admission.set_up(Model(), lambda phase, *_: spans.append(PHASES[phase]))
+    meter = SimpleNamespace(waiting=0, span=lambda phase, *_: spans.append(PHASES[phase]))
+    admission = TurnAdmission(ACTOR, ProcessWaits(cast("Any", None), status, cast("Any", meter)), page, None)
+    admission.set_up(Model())
     status.fields[PHASE] = before
     for turn in range(2):
         page.write(CRITIC, Row(2 * turn + 1))
@@ -44,4 +48,5 @@ def test_a_rank_that_loads_or_makes_room_says_so_and_then_what_it_said_before(tm
         assert status.fields[PHASE] == before
     assert shown == [("offload", "loading"), ("onload", "loading")] * 2
     assert spans == ["loading"] * 4
-    assert PHASES.index("loading") == LOADING
+    assert PHASES[LOADING] == "loading"
+    assert meter.waiting > 0

@@ -19,6 +19,7 @@ from rolemesh_durable.api import importer, names
 
 if TYPE_CHECKING:
     from rolemesh_durable.extensions import Extension as Extension
+    from rolemesh_durable.extensions.phases import PHASES as PHASES
     from rolemesh_durable.extensions.totals import Outgoing as Outgoing
     from rolemesh_durable.extensions.totals import Totals as Totals
     from rolemesh_durable.extensions.totals import edges_of as edges_of
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from rolemesh_durable.protocol.messages import Report as Report
     from rolemesh_durable.protocol.part_messages import ToPart as ToPart
     from rolemesh_durable.protocol.rank.extension import RankExtension as RankExtension
-    from rolemesh_durable.protocol.rank.page import PHASES as PHASES
     from rolemesh_durable.protocol.rank.shape import JobShape as JobShape
     from rolemesh_durable.protocol.rank.span import Span as Span
     from rolemesh_durable.rank.channel import Receive as Receive
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "extensions": "Extension",
+    "extensions.phases": "PHASES",
     "extensions.totals": "Outgoing Totals edges_of totals_of",
     "protocol.agent.part": "AgentPart AgentProcess",
     "protocol.extension_message": "ExtensionMessage",
@@ -56,7 +57,6 @@ _HOMES = {
     "protocol.messages": "Report",
     "protocol.part_messages": "ToPart",
     "protocol.rank.extension": "RankExtension",
-    "protocol.rank.page": "PHASES",
     "protocol.rank.shape": "JobShape",
     "protocol.rank.span": "Span",
     "rank.channel": "Receive Send",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from rolemesh_durable.protocol.rank.page import COMPUTING, EDGE, FINISHED, IDLE, PHASE, SAVING, SERVING, SINCE_NS
+from rolemesh_durable.extensions.calls.phases import SERVING
+from rolemesh_durable.protocol.rank.page import COMPUTING, EDGE, FINISHED, IDLE, PHASE, SAVING, SINCE_NS
 from rolemesh_durable.rank.services import Rank
 
 __all__ = ["Outgoing", "Totals", "edges_of", "totals_of"]

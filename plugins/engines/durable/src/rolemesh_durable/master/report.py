@@ -90,7 +90,7 @@ def _rank(role: str, n: int, node: str, record: RankRecord, graph: LogicalGraph)
     generation, at = record.launch.generation, record.report
     if at is None or record.state != "running":
         return RankStatus(role, n, node, record.pid, record.state, record.finished, generation=generation)
-    phase = "stopped" if at.frozen else PHASES[at.phase] if 0 <= at.phase < len(PHASES) else ""
+    phase = "stopped" if at.frozen else PHASES.get(at.phase, "")
     doing = _doing(at.op, at.edge, graph) if phase != "serving" else ""
     if at.done >= 0 or at.answered:
         doing += f" {at.done}/{at.total}" if at.total else f" {max(at.done, at.answered)}"

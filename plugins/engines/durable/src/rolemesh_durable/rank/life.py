@@ -19,7 +19,7 @@ from rolemesh_durable.protocol.rank.begun_lines import begun_line
 from rolemesh_durable.protocol.rank.control import Control
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.protocol.rank.extension import RankHooks
-from rolemesh_durable.protocol.rank.page import OP, SNAPSHOT
+from rolemesh_durable.protocol.rank.page import IDLE, OP, SNAPSHOT
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.restoring import Former, restore_edges
 from rolemesh_durable.protocol.rank.snapshots import GroupSnapshots, SnapshotTaker, omission_of
@@ -64,14 +64,15 @@ class Life:
         self._workload, self._barrier, self._ctx = workload, barrier, ctx
         self._keeps = job.snapshots.enabled
         self._stateful = launch.role in job.stateful
-        self._shortage = Shortage(endpoint, status_page)
+        self._waits, self._shortage = place.waits, Shortage(endpoint.idle, place.waits, status_page.fields)
         endpoint.pool.await_memory(self._shortage)
         log = _send_log(start, self._shortage) if self._keeps else None
         self._meter = Meter(ctx, (), endpoint.report, log)
         self._inherited = Inheritance(endpoint.pool.directory)
-        self._effects = effects = process_effects(endpoint, status_page, self._meter, log)
+        place.waits.count(self._meter)
+        self._effects = effects = process_effects(endpoint, status_page, place.waits, self._meter, log)
         self._ports = ports = Ports(job, effects, resume=launch.resume, barrier=barrier)
-        self._shortage.attach(self._meter, ports)
+        self._shortage.attach(ports)
         self._notes = Notes(ctx, log)
         port_of(ctx).keep(self._notes)
         self._tasks = Tasks(endpoint)
@@ -125,8 +126,8 @@ class Life:
             raise
         if self._taker is not None and self._control.stopping is None:
             self._taker.end(last)
-        while self._inherited.lines and self._control.advance is None:
-            self._endpoint.wait()  # the agent's first message releases the lines of former generations
+        # The agent's first message releases the lines of former generations.
+        self._waits.until(lambda: not self._inherited.lines or self._control.advance is not None, IDLE)
         self._meter.flush()
         if self._control.stopping is not None:
             raise Stopping
@@ -134,9 +135,7 @@ class Life:
 
     def wait(self) -> None:
         """Wait for the end of the job. Raises `Stopping`."""
-        while True:
-            self._endpoint.wait()
-            self._loop.hear()
+        self._waits.until(self._loop.hear, IDLE)
 
     def acknowledge(self) -> None:
         """Tell the workload the job's last committed and persisted steps, because the job is stopping."""
@@ -209,7 +208,7 @@ class Life:
         if self._stateful:
             before = hooks.before_snapshot if omission.barrier is None else ()
             early = bool(before) or group is not None
-            state = StateSource(self._workload, self._status_page, before, early=early)
+            state = StateSource(self._workload, before, early=early)
         where = statvfs(self._endpoint.pool.directory)
         return SnapshotTaker(
             ports, self._effects,

@@ -40,9 +40,8 @@ class Loop:
     ) -> None:
         """`taker` takes snapshots between two steps. ``origin(folder)`` returns a persisted snapshot."""
         ctx, workload = rank.ctx, rank.workload
-        self._ctx, self._endpoint, self._taker = ctx, rank.endpoint, taker
+        self._ctx, self._waits, self._taker = ctx, effects.waits, taker
         self._fields, self._meter, self._control = rank.status_page.fields, rank.meter, control
-        self._lender, self._ways = rank.endpoint.lender, rank.ports.ways
         self._fail_waiting: Callable[[], None] | None = None
         self._port = port_of(ctx)
         self._port.observe(self._progress)
@@ -94,10 +93,7 @@ class Loop:
 
     def _look(self, now: int) -> int:
         """Handle the messages that have come; return `now`. Raises `Stopping`."""
-        self._endpoint.flush()
-        self._endpoint.pump()
-        if self._endpoint.stopping:
-            raise Stopping
+        self._waits.look()
         return now
 
     def _progress(self, done: int, total: int) -> bool:
@@ -120,8 +116,6 @@ class Loop:
             except RuntimeError as error:
                 raise OperatorFailed("its services", self._ctx.step, error) from error
         self._tell_finish()
-        if self._lender.shown and not any(way.state.under_way for way in self._ways):
-            self._lender.take_back_early()  # now, since no consumer reads it and this rank has nothing to do
         soon = self._meter.idle()
         return soon if self._taker is None or self._taker.owed < 0 else self._machine.settle() or soon
 
@@ -129,12 +123,9 @@ class Loop:
 def _timed(rank: Rank, tell_finish: Callable[[], None]) -> tuple[Callable[[], None], Callable[[Call, bool], int]]:
     """Return `Driver.began` and `Driver.ended`, which every call pays for."""
     fields, meter, reports, apart = rank.status_page.fields, rank.meter, port_of(rank.ctx), 0
-    lender = rank.endpoint.lender
 
     def begin() -> None:
         nonlocal apart
-        if lender.shown:
-            lender.take_back()
         fields[status.PHASE], fields[status.EDGE], fields[status.SINCE_NS] = status.COMPUTING, -1, meter.begin()
         apart = meter.waiting + meter.blocked
 

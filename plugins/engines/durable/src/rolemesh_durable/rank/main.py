@@ -20,7 +20,6 @@ from rolemesh.api.import_ref import import_paths
 from rolemesh.api.workload import RankContext, Rendezvous, Workload
 from rolemesh.errors import RolemeshError
 from rolemesh.plugins.discovery import PluginRecord
-from rolemesh_dataplane.lending import serve
 from rolemesh_dataplane.transports import Site, Transport
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.edge import LogLost
@@ -30,7 +29,7 @@ from rolemesh_durable.protocol.rank.control import Control
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
 from rolemesh_durable.protocol.rank.master_mail import MasterMail
-from rolemesh_durable.protocol.rank.page import GENERATION, LAYOUT, PID, REFUSED, STOPPING
+from rolemesh_durable.protocol.rank.page import GENERATION, IDLE, LAYOUT, PID, REFUSED, STOPPING
 from rolemesh_durable.protocol.snapshot_plan import known
 from rolemesh_durable.protocol.starts import RankStart
 from rolemesh_durable.rank.breakpoints import explain_breakpoints
@@ -44,6 +43,7 @@ from rolemesh_durable.rank.said import Said
 from rolemesh_durable.rank.services import Extending, RankPlace
 from rolemesh_durable.rank.signals import on_sigterm
 from rolemesh_durable.rank.status_page import StatusPage
+from rolemesh_durable.rank.waits import ProcessWaits
 from rolemesh_durable.resolved import check_before_forks, load_exact
 from rolemesh_processes.beginning import entitle
 from rolemesh_runtime.constructing import constructed
@@ -123,12 +123,11 @@ class _Rank:
         )
         self.endpoint.assign({edge: f"edges.{name}" for edge, name in self.job.edges.items()})
         self.endpoint.watch_refusals(lambda refused: self.status_page.fields.__setitem__(REFUSED, refused))
-        if any(self.job.graph.ops[edge.src].role == launch.role for edge in self.job.graph.edges):
-            serve(self.endpoint.lender)
         group = launch.collective and launch.world_size > 1
         self.barrier = GroupBarrier(EndpointMail(self.endpoint), launch.world_size) if group else None
         master = MasterMail(launch.start, self.control, self.endpoint.report)
-        self.place = RankPlace(start, self.endpoint, self.status_page, master, self.barrier)
+        self.waits = ProcessWaits(self.endpoint, self.status_page)
+        self.place = RankPlace(start, self.endpoint, self.status_page, master, self.barrier, self.waits)
         listed = self.job.plugins.get("extensions", {}).values()
         self.extensions: list[Extending] = [extension(None) for extension in shipped]
         self.extensions += [_load(use, self.job.base) for use in listed]
@@ -203,11 +202,12 @@ class _Rank:
 
     def _set_up(self, listener: socket.socket | None) -> tuple[Workload, RankContext]:
         launch, job = self.launch, self.job
-        wire = self._wait_for_wire()
-        self.endpoint.connect(wire.peers)
+        peers = self.control.peers
+        # Earlier addresses may name the group's former meeting point.
+        self.waits.until(lambda: launch.ref in peers and peers[launch.ref].generation == launch.generation, IDLE)
+        self.endpoint.connect(tuple(peers.values()))
         rendezvous = None
-        if launch.collective and wire.rendezvous is not None:
-            at = wire.rendezvous
+        if launch.collective and (at := self.control.rendezvous) is not None:
             fd = listener.detach() if listener is not None else None
             rendezvous = Rendezvous(at.address, at.port, at.generation, fd)
         for extension in self.extensions:
@@ -250,18 +250,6 @@ class _Rank:
         self.setup_s = time.monotonic() - begun
         self.operator = ""
         return workload, ctx
-
-    def _wait_for_wire(self) -> m.Connect:
-        """Return the first addresses that include this generation.
-
-        Older ones may name the group's former meeting point.
-        """
-        me = self.launch.start
-        while True:
-            wire = self.control.wire
-            if wire is not None and any((*peer.ref, peer.generation) == me for peer in wire.peers):
-                return wire
-            self.endpoint.wait()
 
     def _report(self, error: BaseException, operator: str, step: int) -> None:
         text = user_traceback(error, ENGINE)

@@ -12,7 +12,7 @@ import msgspec
 from rolemesh.api.workload import RankContext
 from rolemesh_durable.protocol.line_cuts import Cuts, line_end
 from rolemesh_durable.protocol.messages import RankMetrics, Watermarks
-from rolemesh_durable.protocol.rank.page import CALLING, IDLE, SERVING
+from rolemesh_durable.protocol.rank.page import ADDED, IDLE
 from rolemesh_durable.protocol.rank.span import LONG_NS
 from rolemesh_durable.rank.port import port_of
 from rolemesh_runtime.metrics import Metrics, collect
@@ -108,8 +108,8 @@ class Meter:
         self._spent = spent
 
     def span(self, phase: int, edge: int, began: int, ended: int) -> None:
-        """The rank was in `phase` from `began` to `ended`. Short stretches are no spans, except those of calls."""
-        if self._spent is not None and (ended - began >= LONG_NS or phase in (CALLING, SERVING)):
+        """The rank was in `phase` from `began` to `ended`. Short ones are no spans, except in brief phases."""
+        if self._spent is not None and (ended - began >= LONG_NS or (phase in ADDED and ADDED[phase].brief)):
             self._spent(phase, edge, began, ended)
 
     def within(self, around: tuple[int, int, int]) -> tuple[int, int, int]:

@@ -17,14 +17,16 @@ from rolemesh_durable.rank.waits import ProcessWaits
 __all__ = ["process_effects"]
 
 
-def process_effects(endpoint: Endpoint, page: StatusPage, meter: Meter, log: SentLog | None) -> Effects[Payload]:
+def process_effects(
+    endpoint: Endpoint, page: StatusPage, waits: ProcessWaits, meter: Meter, log: SentLog | None
+) -> Effects[Payload]:
     """Return the effects that `rolemesh_durable.protocol.rank` takes."""
     return Effects(
         page,
         EndpointMail(endpoint),
-        ProcessWaits(endpoint, page, meter),
-        PayloadValues(endpoint.pool, endpoint.reader, endpoint.lender),
-        SlotMemory(endpoint.pool, endpoint.reader, endpoint.lender),
+        waits,
+        PayloadValues(endpoint.pool, endpoint.reader),
+        SlotMemory(endpoint.pool, endpoint.reader),
         log,
         meter.aged,
         monotonic_ns,

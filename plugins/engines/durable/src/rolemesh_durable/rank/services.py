@@ -20,6 +20,7 @@ from rolemesh_durable.rank.event_loop import Tasks
 from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.sent_log import SentLog
 from rolemesh_durable.rank.status_page import StatusPage
+from rolemesh_durable.rank.waits import ProcessWaits
 
 __all__ = ["Extending", "Rank", "RankPlace"]
 
@@ -38,6 +39,8 @@ class RankPlace:
     """Messages between the rank's extensions and their parts in the master."""
     barrier: GroupBarrier | None
     """The barrier of the rank's collective group; None for a rank without one."""
+    waits: ProcessWaits
+    """The rank's way to wait."""
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from time import monotonic, monotonic_ns
+from time import monotonic
 from typing import Any
 
 from rolemesh_dataplane.shm import NoSharedMemory
-from rolemesh_durable.protocol.rank.effects import Stopping
-from rolemesh_durable.protocol.rank.page import BLOCKED, EDGE, PHASE, SHORT, SINCE_NS, STEP
+from rolemesh_durable.protocol.rank.effects import Waits
+from rolemesh_durable.protocol.rank.page import BLOCKED, SHORT, STEP, Fields
 from rolemesh_durable.protocol.rank.ports import Ports
-from rolemesh_durable.rank.endpoint import Endpoint
-from rolemesh_durable.rank.meter import Meter
-from rolemesh_durable.rank.status_page import StatusPage
 
 __all__ = ["Shortage"]
 
@@ -32,14 +29,14 @@ class Shortage:
     and the agent. Call it from the main thread, between two messages.
     """
 
-    def __init__(self, endpoint: Endpoint, status_page: StatusPage) -> None:
-        self._endpoint, self._status_page = endpoint, status_page
+    def __init__(self, idle: Callable[[], object], waits: Waits, fields: Fields) -> None:
+        """`idle` does the rank's idle work, in which it may take a snapshot. `fields` are those of the status page."""
+        self._idle, self._waits, self._fields = idle, waits, fields
         self._ports: Ports[Any] | None = None
-        self._meter: Meter | None = None
 
-    def attach(self, meter: Meter, ports: Ports[Any]) -> None:
-        """Count waits in `meter`, and wait for commits that free what `ports` keep. Both need memory themselves."""
-        self._meter, self._ports = meter, ports
+    def attach(self, ports: Ports[Any]) -> None:
+        """Wait for commits that free what `ports` keep. Ports need memory themselves."""
+        self._ports = ports
 
     def __call__(self, make: Callable[[], Any]) -> Any:
         """Return what `make` returns. Raise its `NoSharedMemory` if no wait can help, and `Stopping`."""
@@ -49,36 +46,34 @@ class Shortage:
             return self._wait(make, error)
 
     def _wait(self, make: Callable[[], Any], error: NoSharedMemory) -> Any:
-        fields, began = self._status_page.fields, monotonic_ns()
-        before = fields[PHASE], fields[EDGE]
-        fields[PHASE], fields[EDGE], fields[SINCE_NS], fields[SHORT] = BLOCKED, -1, began, max(1, error.nbytes)
-        _log.warning("%s; waiting until memory is freed", error.what)
-        ends = monotonic() + PATIENCE_S
-        try:
-            while True:
-                self._answer()
-                try:
-                    return make()
-                except NoSharedMemory:
-                    if self._commit_may_come():
-                        ends = monotonic() + PATIENCE_S
-                    elif monotonic() > ends:
-                        raise
-        finally:
-            now = monotonic_ns()
-            fields[PHASE], fields[EDGE], fields[SINCE_NS], fields[SHORT] = *before, now, 0
-            if self._meter is not None:
-                self._meter.blocked += now - began
-                self._meter.span(BLOCKED, -1, began, now)
+        made, ends = None, 0.0
 
-    def _answer(self) -> None:
-        self._endpoint.idle()
-        self._endpoint.pump(LOOK_S)
-        if self._endpoint.stopping:
-            raise Stopping
+        def there() -> bool:
+            nonlocal made, ends
+            if not ends:  # the rank shows its wait before its idle work
+                ends = monotonic() + PATIENCE_S
+                return False
+            self._idle()
+            try:
+                made = make()
+            except NoSharedMemory:
+                if self._commit_may_come():
+                    ends = monotonic() + PATIENCE_S
+                elif monotonic() > ends:
+                    raise
+                return False
+            return True
+
+        _log.warning("%s; waiting until memory is freed", error.what)
+        self._fields[SHORT] = max(1, error.nbytes)
+        try:
+            self._waits.until(there, BLOCKED, look_s=LOOK_S)
+        finally:
+            self._fields[SHORT] = 0
+        return made
 
     def _commit_may_come(self) -> bool:
         ports = self._ports
         if ports is None or not ports.job.retention:
             return False
-        return ports.committed < ports.reachable(self._status_page.fields[STEP])
+        return ports.committed < ports.reachable(self._fields[STEP])

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from time import monotonic_ns
 from typing import Any
 
 from rolemesh.api.workload import State, Workload
 from rolemesh_checkpoint.memory import MemorySnapshots, NoRoom
 from rolemesh_dataplane.shm import NoSharedMemory, is_full
-from rolemesh_durable.protocol.rank.page import COMPUTING, EDGE, IDLE, OP, PHASE, SAVING, SINCE_NS
+from rolemesh_durable.protocol.rank.page import COMPUTING, IDLE, OP, SAVING
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.sent_log import SentLog
@@ -27,21 +26,17 @@ _LOG = logging.getLogger(__name__)
 class StateSource:
     """Gives the state of a stateful workload for a snapshot."""
 
-    def __init__(
-        self, workload: Workload, page: StatusPage, before: Sequence[Callable[[], None]], *, early: bool
-    ) -> None:
+    def __init__(self, workload: Workload, before: Sequence[Callable[[], None]], *, early: bool) -> None:
         """The source calls the hooks `before` first: they wait for the rank's turn, for example.
 
         `early`: take the state before the wait for memory. Meanwhile the turn of the rank or of its mates may end.
         """
-        self._workload, self._fields, self._before, self._early = workload, page.fields, before, early
+        self._workload, self._before, self._early = workload, before, early
 
     def __call__(self) -> Callable[[], State | None]:
         """Return a function that returns the state. Raises the workload's errors, and `Stopping`."""
         for hook in self._before:
             hook()
-        fields = self._fields
-        fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS] = -1, SAVING, -1, monotonic_ns()
         return partial(_same, self._workload.snapshot()) if self._early else self._workload.snapshot
 
 
@@ -76,16 +71,12 @@ class ProcessStore:
 
     def write(self, step: int, persist: bool) -> None:
         """Take the state and write the snapshot. Raises the errors of `write_snapshot`."""
-        began, meter, fields = monotonic_ns(), self._meter, self._ports.fields
-        at = fields[PHASE], fields[EDGE], fields[SINCE_NS]
-        around = meter.within(at if at[0] != COMPUTING else (IDLE, -1, 0))  # an operator has ended before
-        state = self._state() if self._state is not None else _nothing
-        write_snapshot(self._shortage, self._memory, step, state, log=self._log.position, persist=persist)
-        now = monotonic_ns()
-        meter.saving += now - began
-        meter.span(SAVING, -1, began, now)
-        meter.within(around)
-        fields[PHASE], fields[SINCE_NS] = IDLE, now
+        meter, self._ports.fields[OP] = self._meter, -1
+        with self._ports.waits.during(SAVING) as (*_, at, _):
+            around = meter.within(at if at[0] != COMPUTING else (IDLE, -1, 0))  # an operator has ended before
+            state = self._state() if self._state is not None else _nothing
+            write_snapshot(self._shortage, self._memory, step, state, log=self._log.position, persist=persist)
+            meter.within(around)
 
     def forget(self, committed: int, published: int, pins: Sequence[int]) -> None:
         """Remove slots of orphans, and segments of the log."""

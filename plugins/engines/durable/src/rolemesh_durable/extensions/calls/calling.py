@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from time import monotonic, monotonic_ns
+from time import monotonic_ns
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -29,12 +29,13 @@ from rolemesh_durable.extensions.calls.frames import (
     read_answer,
 )
 from rolemesh_durable.extensions.calls.history import ASKED, BEGUN, ENDED, CallHistory, Session, asked
+from rolemesh_durable.extensions.calls.phases import CALLING, position_of
 from rolemesh_durable.extensions.calls.states import CallerState, OpenCall, hold_of_call, ways
 from rolemesh_durable.extensions.calls.waiting import Waiting
 from rolemesh_durable.malformed import UNREADABLE
 from rolemesh_durable.protocol.messages import Watermarks
 from rolemesh_durable.protocol.rank import page as status
-from rolemesh_durable.protocol.rank.effects import Stopping
+from rolemesh_durable.protocol.rank.phases import Stay
 from rolemesh_durable.rank.arrived import Arrived
 from rolemesh_durable.rank.call_sequence import CallSequence
 from rolemesh_durable.rank.frames import CREDIT, CREDITS
@@ -44,7 +45,6 @@ from rolemesh_runtime.served import count_here
 
 __all__ = ["Calling"]
 
-POLL_S: Final = 0.05
 LATE_ANSWERS: Final = 10_000
 """Maximum number of calls that a rank has given up and whose late answers it still expects. It forgets the oldest."""
 
@@ -59,7 +59,7 @@ class Calling:
         self._holds = {op.id: hold_of_call(op, rank.job.activity, rank.job.unrepeated) for op in graph.of_role(role)}
         """The steps for which each operator call may ask again: see `states.hold_of_call`."""
         self._sizes = dict(rank.job.world_sizes)
-        self._endpoint, self._fields, self._meter = rank.endpoint, rank.status_page.fields, rank.meter
+        self._endpoint, self._fields, self._waits = rank.endpoint, rank.status_page.fields, rank.ports.waits
         self._tasks, self._log = rank.tasks, rank.log
         self._state: CallerState[Waiting] = CallerState({role: self._sizes[role] for role in self._ways})
         self._given_up: dict[bytes, str] = {}
@@ -69,7 +69,8 @@ class Calling:
         self._finished = -1
         self._line: CallSequence | None = None
         """The line whose answers the status page counts."""
-        self._blocked_at = 0
+        self._blocked: Stay | None = None
+        """The present wait of all coroutines for answers."""
         self._untold = False
         self._history = CallHistory()
         self._pairs = {callee: pair for pair, (caller, callee) in enumerate(graph.callers) if caller == role}
@@ -170,9 +171,8 @@ class Calling:
         key = key_of(op.id, step, path, role, "", b"", ())
         if (known := self._history.session(key)) is not None:
             return known
-        while not (up := self._state.up(role)):
-            self._endpoint.wait()
-        site, size = self._endpoint.site, self._sizes[role]
+        self._waits.until(lambda: self._state.up(role), CALLING, self._place(role))
+        site, size, up = self._endpoint.site, self._sizes[role], self._state.up(role)
         label = f"{site.role}-{site.rank}-{step}-{op.id}{path}"
         chosen = zlib.crc32(label.encode()) % size
         rank = min(up, key=lambda rank: (rank - chosen) % size)
@@ -264,39 +264,23 @@ class Calling:
         return waiting.value()
 
     def _wait(self, waiting: Waiting, limit: float | None) -> None:
-        endpoint, fields = self._endpoint, self._fields
-        before = fields[status.PHASE]
-        began = self._shows(waiting)
-        until = monotonic() + limit if limit is not None else None
-        while waiting.answer is None:
-            if until is None:
-                endpoint.wait()
-            elif (left := until - monotonic()) <= 0:
-                self._late(waiting, limit)
-            elif not endpoint.pump(min(left, POLL_S)) and endpoint.stopping:
-                raise Stopping
-        now = monotonic_ns()
-        self._meter.waiting += now - began
-        self._meter.span(status.CALLING, fields[status.EDGE], began, now)
-        fields[status.PHASE], fields[status.EDGE], fields[status.SINCE_NS] = before, -1, now
+        rank = waiting.call.rank if waiting.call is not None else -1
+        ends = monotonic_ns() + round(limit * 1e9) if limit is not None else 0
+        place = self._place(waiting.role, rank)
+        if not self._waits.until(lambda: waiting.answer is not None, CALLING, place, deadline=ends):
+            self._late(waiting, limit)
 
     def _blocks(self, begins: bool) -> None:
         """Note that all of the operator's coroutines wait, or that they no longer do."""
         if begins and self._state.open:
-            self._blocked_at = self._shows(next(iter(self._state.open.values())).item)
-        elif self._blocked_at:
-            now, fields = monotonic_ns(), self._fields
-            self._meter.waiting += now - self._blocked_at
-            self._meter.span(status.CALLING, fields[status.EDGE], self._blocked_at, now)
-            self._blocked_at = 0
-            fields[status.PHASE], fields[status.EDGE], fields[status.SINCE_NS] = status.COMPUTING, -1, now
+            call = next(iter(self._state.open.values()))
+            self._blocked = self._waits.enter(CALLING, self._place(call.role, call.rank), call.item.since)
+        elif self._blocked is not None:
+            stay, self._blocked = self._blocked, None
+            self._waits.leave(stay)
 
-    def _shows(self, waiting: Waiting) -> int:
-        fields, now = self._fields, monotonic_ns()
-        rank = waiting.call.rank if waiting.call is not None else -1
-        fields[status.PHASE], fields[status.SINCE_NS] = status.CALLING, waiting.since
-        fields[status.EDGE] = status.position_of(self._pairs[waiting.role], rank)
-        return now
+    def _place(self, role: str, rank: int = -1) -> int:
+        return position_of(self._pairs[role], rank)
 
     def _late(self, waiting: Waiting, limit: float | None) -> None:
         """End a call that has no answer within its limit. A repeated call of a logged service ends in the same way."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
-from time import monotonic_ns
 from typing import Any
 
 from rolemesh.errors import RolemeshError
@@ -15,8 +14,8 @@ from rolemesh_durable.extensions.calls.calling import Calling
 from rolemesh_durable.extensions.calls.serving import Serving
 from rolemesh_durable.extensions.calls.states import ways
 from rolemesh_durable.protocol.messages import Watermarks
-from rolemesh_durable.protocol.rank import page as status
 from rolemesh_durable.protocol.rank.extension import RankExtension
+from rolemesh_durable.protocol.rank.page import OP
 from rolemesh_durable.rank.call_sequence import CallSequence
 from rolemesh_durable.rank.port import port_of
 from rolemesh_durable.rank.services import Rank
@@ -133,15 +132,11 @@ class RankCalls(RankExtension):
         if not self._begun:
             return
         page = self._rank.status_page.fields
-        before = {name: page[name] for name in (status.OP, status.EDGE, status.PHASE)}
-        self._open = True
+        op, self._open = page[OP], True
         try:
             serving.follow(self._rank.ctx.step, in_operator=True)
         finally:
-            self._open = False
-            page[status.SINCE_NS] = monotonic_ns()
-            for name, value in before.items():
-                page[name] = value
+            self._open, page[OP] = False, op
 
     def _run(self, op: OpCall, method: Callable[..., Any], /, **arguments: Any) -> Any:
         """Run an operator. A coroutine runs to its end, and the rank answers calls meanwhile."""

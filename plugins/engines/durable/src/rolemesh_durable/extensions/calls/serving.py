@@ -26,10 +26,10 @@ from rolemesh_durable.extensions.calls.frames import (
     frame_of,
     read_request,
 )
+from rolemesh_durable.extensions.calls.phases import CALLING, FOLLOWING, SERVING
 from rolemesh_durable.extensions.calls.states import CalleeState, Known, ways
 from rolemesh_durable.malformed import UNREADABLE
 from rolemesh_durable.protocol.rank import page as status
-from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.rank.arrived import Arrived
 from rolemesh_durable.rank.services import Rank
 from rolemesh_runtime.breaches import is_breach
@@ -53,7 +53,7 @@ class Serving:
     def __init__(self, rank: Rank) -> None:
         job, role = rank.job, rank.ctx.role
         ends = [way for way in ways(job.graph) if way.callee == role]
-        self._ctx, self._meter = rank.ctx, rank.meter
+        self._ctx, self._meter, self._waits = rank.ctx, rank.meter, rank.ports.waits
         self._endpoint, self._fields, self._tasks = rank.endpoint, rank.status_page.fields, rank.tasks
         services = job.graph.services[role]
         self._methods = {name: getattr(rank.workload, name) for name in services}
@@ -71,8 +71,8 @@ class Serving:
         self._running: dict[_Known, asyncio.Task[None]] = {}
         self._reports: dict[_Known, Served] = {}
         """The reports of the calls that run, so far."""
-        self._looked = self._since = self._served = 0
-        """The time of the last look, of the begin of the calls that go on (0: none does), and the ns of all calls."""
+        self._looked = self._since = 0
+        """The time of the last look, and of the begin of the calls that go on (0: none does)."""
         self._in_operator = False
         """True if an operator waits for the callers: its time includes theirs."""
         if self._async:
@@ -101,25 +101,17 @@ class Serving:
 
     def follow(self, step: int, *, in_operator: bool = False) -> None:
         """Answer until all callers have finished `step`. Raises `Stopping`."""
-        state, fields, meter = self._state, self._fields, self._meter
-        if state.finished >= step:
-            return
-        began, served = monotonic_ns(), self._served
-        fields[status.OP] = fields[status.EDGE] = -1
-        fields[status.PHASE], fields[status.SINCE_NS], self._in_operator = status.FOLLOWING, began, in_operator
-        while state.finished < step:
-            self._endpoint.wait()
-        now, self._in_operator = monotonic_ns(), False
-        meter.span(status.FOLLOWING, -1, began, now)
-        meter.waiting += now - began - (self._served - served)
-        fields[status.PHASE], fields[status.SINCE_NS] = status.IDLE, now
+        if self._state.finished < step:
+            self._fields[status.OP], self._in_operator = -1, in_operator
+            self._waits.until(lambda: self._state.finished >= step, FOLLOWING)
+            self._in_operator = False
 
     def _begins(self) -> None:
         """A call goes on: the rank serves, whatever it waits for."""
         fields, self._since = self._fields, monotonic_ns()
-        if fields[status.PHASE] != status.SERVING:
+        if fields[status.PHASE] != SERVING:
             self._meter.around = fields[status.PHASE], fields[status.EDGE], fields[status.SINCE_NS]
-            fields[status.PHASE], fields[status.EDGE], fields[status.SINCE_NS] = status.SERVING, -1, self._since
+            self._waits.at(SERVING, since=self._since)
 
     def _pauses(self, *, shows: bool = False) -> None:
         """No call goes on. Count the time as computing, and no longer as a wait. `shows`: the rank shows its wait.
@@ -130,20 +122,18 @@ class Serving:
             return
         fields, meter, now = self._fields, self._meter, monotonic_ns()
         instead, ns = meter.around[0], now - self._since
-        meter.span(status.SERVING, -1, self._since, now)
+        meter.span(SERVING, -1, self._since, now)
         self._since = 0
-        self._served += ns
-        if shows or not self._running or instead in (status.COMPUTING, status.CALLING):
-            fields[status.PHASE], fields[status.EDGE], fields[status.SINCE_NS] = meter.around
-        if self._in_operator or instead in (status.COMPUTING, status.CALLING):
+        within = instead in (status.COMPUTING, CALLING)
+        if shows or within or not self._running:
+            self._waits.at(*meter.around)
+        if within:
             return
-        meter.computing += ns
-        meter.served += ns
-        fields[status.COMPUTED_NS] = meter.busy + meter.served
-        if instead == status.WAITING:
-            meter.waiting -= ns
-        elif instead == status.BLOCKED:
-            meter.blocked -= ns
+        self._waits.uncounted(ns)
+        if not self._in_operator:
+            meter.computing += ns
+            meter.served += ns
+            fields[status.COMPUTED_NS] = meter.busy + meter.served
 
     def wait(self, wait_ms: int) -> None:
         """Let calls that are coroutines go on. The rank serves as long as one is open."""
@@ -154,7 +144,7 @@ class Serving:
 
     def _blocks(self, begins: bool) -> None:
         """All coroutines wait, or one goes on. If all calls are of later steps, they wait for the rank itself."""
-        if begins and self._meter.around[0] != status.FOLLOWING:
+        if begins and self._meter.around[0] != FOLLOWING:
             if all(known.step > self._ctx.step for known in self._running):
                 self._pauses(shows=True)
         elif not begins and self._running and not self._since:
@@ -169,10 +159,7 @@ class Serving:
                 self._run(known)
                 if (now := monotonic_ns()) - self._looked > LOOK_NS:
                     self._looked = now
-                    self._endpoint.flush()
-                    self._endpoint.pump()
-                    if self._endpoint.stopping:
-                        raise Stopping
+                    self._waits.look()
         finally:
             self._pauses()
 

@@ -15,7 +15,6 @@ from typing import Any
 from rolemesh.graph.logical import OpCall
 from rolemesh.graph.routes import by_demand
 from rolemesh_durable.extensions.sharing.mates import Mates
-from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.rank.call_sequence import CallSequence
 from rolemesh_durable.rank.services import Rank
 from rolemesh_runtime.items import Items, apart
@@ -33,8 +32,7 @@ class OwnItems:
         assert how is not None
         self._mates, self._method, self._op, self._items = mates, method, op, items
         self._rows, self._several, self._ahead = how.rows, how.concurrency, how.ahead
-        self._ctx, self._endpoint, self._loop = rank.ctx, rank.endpoint, rank.tasks.loop
-        self._ports = rank.ports
+        self._ctx, self._ports, self._loop = rank.ctx, rank.ports, rank.tasks.loop
         self._tasks: dict[tuple[int, int], asyncio.Task[tuple[Any, ...]]] = {}
         """The tasks by step and item, until their results are taken."""
         self._looked = -1
@@ -65,10 +63,7 @@ class OwnItems:
 
     def _look(self) -> None:
         """Handle incoming messages, and begin items while there is room. Raises `Stopping`."""
-        self._endpoint.flush()
-        self._endpoint.pump()
-        if self._endpoint.stopping:
-            raise Stopping
+        self._ports.waits.look()
         while sum(not task.done() for task in self._tasks.values()) < self._several:
             if not self._waiting and not self._next_step():
                 return

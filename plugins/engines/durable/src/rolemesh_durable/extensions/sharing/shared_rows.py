@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from time import monotonic
+from time import monotonic_ns
 from typing import Any
 
 from rolemesh.graph.logical import OpCall
@@ -12,8 +12,7 @@ from rolemesh.graph.routes import by_demand
 from rolemesh_durable.extensions.sharing.mates import Mates
 from rolemesh_durable.extensions.sharing.own_items import OwnItems
 from rolemesh_durable.protocol.item_reports import reports_record
-from rolemesh_durable.protocol.rank.effects import Stopping
-from rolemesh_durable.protocol.rank.page import DONE
+from rolemesh_durable.protocol.rank.page import DONE, WAITING
 from rolemesh_durable.rank.call_sequence import CallSequence
 from rolemesh_durable.rank.port import port_of
 from rolemesh_durable.rank.services import Rank
@@ -21,8 +20,8 @@ from rolemesh_runtime.items import Items, apart
 
 __all__ = ["SharedRows"]
 
-FIRST_S = 0.02
-"""Seconds that a rank without items of its own (there are fewer items than ranks) waits for the others to begin."""
+FIRST_NS = 20_000_000
+"""Nanoseconds that a rank without items of its own (there are fewer items than ranks) waits for the others to begin."""
 
 
 class SharedRows:
@@ -30,7 +29,7 @@ class SharedRows:
 
     def __init__(self, mates: Mates, rank: Rank) -> None:
         self._edge, self._mates, self._rank = mates.edge, mates, rank
-        self._ctx, self._endpoint, self._tasks = rank.ctx, rank.endpoint, rank.tasks
+        self._ctx, self._waits, self._tasks = rank.ctx, rank.ports.waits, rank.tasks
         self._fields, self._record = rank.status_page.fields, rank.record
 
     def shared(self, method: Callable[..., Any], op: OpCall) -> Callable[..., Iterator[tuple[Any, ...]]]:
@@ -81,17 +80,12 @@ class SharedRows:
         Yield None while the rank has to finish an item of the step before it takes the next. Ranks mostly begin a step
         together, so a rank that takes several items at once would take those that its mates are taking.
         """
-        begun, until = False, monotonic() + FIRST_S
+        begun, until, sharing = False, monotonic_ns() + FIRST_NS, self._mates.sharing
         while not self._mates.is_made(step):
-            self._endpoint.flush()
-            self._endpoint.pump()
-            while not begun and self._mates.sharing.may_collide(step, count) and (left := until - monotonic()) > 0:
-                self._endpoint.pump(left)
-                if self._endpoint.stopping:
-                    break
-            if self._endpoint.stopping:
-                raise Stopping
-            if begun and not finished() and self._mates.sharing.may_collide(step, count):
+            self._waits.look()
+            if not begun:
+                self._waits.until(lambda: not sharing.may_collide(step, count), WAITING, self._edge.id, deadline=until)
+            if begun and not finished() and sharing.may_collide(step, count):
                 yield None
                 continue
             item = self._mates.take(step, count)

@@ -10,6 +10,7 @@ from rolemesh_durable.extensions.turns.admission import TurnAdmission
 from rolemesh_durable.extensions.turns.order import Positions
 from rolemesh_durable.extensions.turns.page import PAGE, TurnPage
 from rolemesh_durable.protocol.rank.extension import RankExtension
+from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.rank.services import Rank, RankPlace
 
 __all__ = ["RankTurns", "Turns"]
@@ -34,7 +35,7 @@ class Turns(Extension):
         launch = place.start.launch
         if not launch.turns and not launch.collective:
             return
-        self._admission = TurnAdmission(launch.ref, place.endpoint, place.status_page, self._page, place.barrier)
+        self._admission = TurnAdmission(launch.ref, place.waits, self._page, place.barrier)
         self._admission.next(Positions(place.start.job.graph).setup(launch.role))
         self._admission.take()
 
@@ -43,19 +44,18 @@ class Turns(Extension):
         admission = self._admission
         if admission is None:
             return None
-        admission.set_up(rank.workload, rank.meter.span)
+        admission.set_up(rank.workload)
         if not admission.turns and not type(rank.workload).lockstep:
             return None
-        return RankTurns(rank, admission)
+        return RankTurns(rank.ports, admission)
 
 
 class RankTurns(RankExtension):
     """The turns of one rank."""
 
-    def __init__(self, rank: Rank, admission: TurnAdmission) -> None:
-        job = rank.job
-        self._admission, self._ports, self._meter = admission, rank.ports, rank.meter
-        self._role = rank.ctx.role
+    def __init__(self, ports: Ports[Any], admission: TurnAdmission) -> None:
+        job = ports.job
+        self._admission, self._ports, self._role = admission, ports, ports.mail.site.role
         self._ops = job.graph.of_role(self._role)
         self._activity = job.activity
         self._positions = Positions(job.graph)
@@ -63,17 +63,17 @@ class RankTurns(RankExtension):
 
     def before_repeat(self, op: OpCall, resume: int) -> None:
         """Take the turn of the repeated call."""
-        self._next(self._positions.repeat(op.id, resume))
+        self._admission.next(self._positions.repeat(op.id, resume))
 
     def before_step(self, step: int) -> None:
         """Wait for the turn of the first call; in a step without calls, for the turn of the last one's snapshot."""
         if self._ops:
             active = (op.id for op in self._ops if self._activity.active(op.id, step))
-            self._next(self._positions.call(next(active, self._ops[-1].id), step))
+            self._admission.next(self._positions.call(next(active, self._ops[-1].id), step))
 
     def before_inputs(self, op: OpCall, step: int) -> None:
         """Announce the turn of `op` as the next one."""
-        self._next(self._positions.call(op.id, step))
+        self._admission.next(self._positions.call(op.id, step))
 
     def before_call(self, op: OpCall, step: int) -> None:
         """Begin the turn once the call needs to wait for nothing else: neither for inputs nor for credits.
@@ -87,7 +87,6 @@ class RankTurns(RankExtension):
         if out is not None:
             out.await_credits(step)
         self._admission.take()
-        self._meter.waiting += self._admission.spent()
 
     def before_snapshot(self) -> None:
         """Take a turn: the state may have left the devices."""
@@ -100,12 +99,8 @@ class RankTurns(RankExtension):
 
     def steps_end(self, finished: int) -> None:
         """Announce the turn of the last snapshot as the next one."""
-        self._next(self._positions.last(self._role, finished + 1))
+        self._admission.next(self._positions.last(self._role, finished + 1))
 
     def ended(self) -> None:
         """Take no more turns."""
         self._admission.leave()
-
-    def _next(self, position: int) -> None:
-        self._admission.next(position)
-        self._meter.waiting += self._admission.spent()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rolemesh.api.rank_ref import RankRef
+from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.layout import Layout
-from rolemesh_durable.protocol.messages import Adopted, AgentToRank, Connect, Fault, MasterSays, Stop, Watermarks
 from rolemesh_durable.protocol.snapshot_plan import ENDLESS
 
 __all__ = ["Control"]
@@ -27,22 +28,24 @@ class Control:
         """The step at which all ranks meet: `pause`, or the last step of a job that is to finish."""
         self.layout = Layout()
         """The newest layout that the agent has sent."""
-        self.advance: Watermarks | None = None
+        self.advance: m.Watermarks | None = None
         """The newest watermarks that the agent has sent; None before the first."""
-        self.stopping: Stop | None = None
+        self.stopping: m.Stop | None = None
         """The agent's request to stop; None before it."""
-        self.wire: Connect | None = None
-        """The addresses of all neighbours that the agent has sent."""
+        self.peers: dict[RankRef, m.Peer] = {}
+        """The addresses of all neighbours that the agent has sent, and that of the rank itself."""
+        self.rendezvous: m.RendezvousAt | None = None
+        """The newest meeting point of the rank's group."""
         self.raising = False
         """True if a rehearsal asks the next operator to raise."""
-        self._on_advance: Callable[[Watermarks], None] | None = None
-        self._on_wire: Callable[[Connect], None] | None = None
+        self._on_advance: Callable[[m.Watermarks], None] | None = None
+        self._on_wire: Callable[[m.Connect], None] | None = None
         self._on_raise: Callable[[], None] | None = None
-        self._on_master: Callable[[MasterSays], None] | None = None
+        self._on_master: Callable[[m.MasterSays], None] | None = None
         self.on_adopted: list[Callable[[], None]] = []
         """Called in this order when another incarnation of the agent takes over, which knows nothing yet."""
 
-    def attend(self, wired: Callable[[Connect], None], advanced: Callable[[Watermarks], None]) -> None:
+    def attend(self, wired: Callable[[m.Connect], None], advanced: Callable[[m.Watermarks], None]) -> None:
         """Call `wired` with each `Connect` and `advanced` with each `Watermarks`, also with the newest of the past."""
         self._on_wire, self._on_advance = wired, advanced
         if self.advance is not None:
@@ -54,7 +57,7 @@ class Control:
         if self.raising:
             raising()
 
-    def attend_master(self, said: Callable[[MasterSays], None]) -> None:
+    def attend_master(self, said: Callable[[m.MasterSays], None]) -> None:
         """Call `said` with each later `MasterSays`."""
         self._on_master = said
 
@@ -62,32 +65,31 @@ class Control:
         """The job has no step after `last`."""
         self.last = min(self.last, last)
 
-    def __call__(self, message: AgentToRank) -> None:
+    def __call__(self, message: m.AgentToRank) -> None:
         """Keep `message`, and call the hook for it."""
         match message:
-            case Watermarks():
+            case m.Watermarks():
                 self._advanced(message)
-            case Connect():
-                known = {peer.ref: peer for peer in (self.wire.peers if self.wire is not None else ())}
-                known |= {peer.ref: peer for peer in message.peers}
-                self.wire = Connect(tuple(known.values()), message.rendezvous)
+            case m.Connect():
+                self.peers |= {peer.ref: peer for peer in message.peers}
+                self.rendezvous = message.rendezvous
                 if self._on_wire is not None:
                     self._on_wire(message)
-            case MasterSays() if self._on_master is not None:
+            case m.MasterSays() if self._on_master is not None:
                 self._on_master(message)
-            case Fault(kind="exit"):
+            case m.Fault(kind="exit"):
                 self._leave()
-            case Fault():
+            case m.Fault():
                 self.raising = True
                 if self._on_raise is not None:
                     self._on_raise()
-            case Adopted():
+            case m.Adopted():
                 for call in self.on_adopted:
                     call()
-            case Stop():
+            case m.Stop():
                 self.stopping = message
 
-    def _advanced(self, message: Watermarks) -> None:
+    def _advanced(self, message: m.Watermarks) -> None:
         self.advance = message
         self.granted = max(self.granted, message.granted)
         self.last = message.last if message.last >= 0 else self.last

@@ -15,6 +15,7 @@ from rolemesh_dataplane.transports import Site
 from rolemesh_durable.protocol.edge import LogLost
 from rolemesh_durable.protocol.messages import Peer
 from rolemesh_durable.protocol.rank.page import Page
+from rolemesh_durable.protocol.rank.phases import Phases
 
 __all__ = [
     "Arrival",
@@ -155,15 +156,23 @@ class Mail(Protocol[Taken]):
         """Every later wait raises `lost`."""
 
 
-class Waits(Protocol):
+class Waits(Phases):
     """A rank's way to wait. Meanwhile it answers other ranks, and does its idle work."""
 
-    def until(self, ready: Callable[[], object], phase: int, edge: int = -1, *, look_s: float = 0.0) -> None:
-        """Return once `ready()` is true, at once if it is. Do not call `ready` again after that.
+    def until(
+        self, ready: Callable[[], object], phase: int, edge: int = -1, *, look_s: float = 0.0, deadline: int = 0
+    ) -> bool:
+        """Return True once `ready()` is true, at once if it is. Do not call `ready` again after that.
 
-        The page shows `phase` and `edge` meanwhile. `look_s`: call `ready` this often, as no message announces it; the
-        rank does nothing else meanwhile. Raises `Stopping`, and the `LogLost` of a lost log.
+        The page shows `phase` and `edge` meanwhile. `look_s`: call `ready` this often, as no message announces it.
+        Return False if `deadline`, a time of the rank's clock in ns, comes first. With either, the rank does no idle
+        work meanwhile. Raises `Stopping`, and the `LogLost` of a lost log.
         """
+        raise NotImplementedError
+
+    def look(self) -> None:
+        """Handle the messages that have come. Raises `Stopping`."""
+        raise NotImplementedError
 
 
 class Log(Protocol[Taken]):

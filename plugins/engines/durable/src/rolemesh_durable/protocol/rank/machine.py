@@ -17,7 +17,7 @@ from rolemesh_durable.protocol.rank.effects import Effects, Stopping
 from rolemesh_durable.protocol.rank.extension import RankHooks
 from rolemesh_durable.protocol.rank.layout_changes import LayoutChanges
 from rolemesh_durable.protocol.rank.master_mail import MasterMail
-from rolemesh_durable.protocol.rank.page import BUSY_NS, COMPUTED_NS, EDGE, FINISHED, IDLE, OP, PHASE, SINCE_NS, STEP
+from rolemesh_durable.protocol.rank.page import BUSY_NS, COMPUTED_NS, FINISHED, IDLE, OP, STEP
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.snapshots import SnapshotTaker
 from rolemesh_runtime.operator_failure import OperatorFailed
@@ -129,7 +129,7 @@ class RankMachine:
             launch.layout, ports, self._status, control,
             end=self._hold, resized=self._resized, origin=self._driver.origin,
         )  # fmt: skip
-        ports.open(control.wire.peers if control.wire is not None else ())
+        ports.open(tuple(control.peers.values()))
         for opened in hooks.opened:
             opened(launch.resume)
         control.attend(self._wired, self._advanced)
@@ -309,8 +309,8 @@ class RankMachine:
 
     def _await_grant(self, finished: int) -> bool:
         """Wait until the rank may run the step after `finished`; return False if there is none."""
-        fields, control, changes, step = self._page, self._control, self._changes, finished + 1
-        fields[PHASE], fields[EDGE], fields[SINCE_NS] = IDLE, -1, self._now()
+        control, changes, step = self._control, self._changes, finished + 1
+        self._waits.at(IDLE)
 
         def may_run() -> bool:
             return step > control.last or (control.granted >= step and changes.may_go_on)
@@ -350,9 +350,9 @@ class RankMachine:
 
     def _end(self, finished: int) -> None:
         """After the last step, `finished`: wait until all consumers have received their values."""
-        fields = self._page
         self._driver.close(finished)
-        fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS] = -1, IDLE, -1, self._now()
+        self._page[OP] = -1
+        self._waits.at(IDLE)
         for hook in self._hooks.steps_end:
             hook(finished)
         self._ports.end(finished)

@@ -2,50 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
-
-from rolemesh.api.rank_ref import RankRef
-from rolemesh.graph.logical import LogicalGraph
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Protocol
 
 __all__ = [
-    "ANSWERED",
-    "BLOCKED",
-    "BUSY_NS",
-    "CALLING",
-    "CALLS",
-    "COMPUTED_NS",
-    "COMPUTING",
-    "DONE",
-    "EDGE",
-    "FIELDS",
-    "FINISHED",
-    "FOLLOWING",
-    "GATHERING",
-    "GENERATION",
-    "GRANTED",
-    "IDLE",
-    "LAYOUT",
-    "LOADING",
-    "OP",
-    "PHASE",
-    "PHASES",
-    "PID",
-    "REFUSED",
-    "SAVING",
-    "SERVING",
-    "SHORT",
-    "SINCE_NS",
-    "SNAPSHOT",
-    "STEP",
-    "STOPPING",
-    "TOTAL",
-    "TURN",
-    "WAITING",
-    "Fields",
-    "Page",
-    "called_at",
-    "position_of",
-]
+    "ADDED", "ANSWERED", "BLOCKED", "BUSY_NS", "CALLS", "COMPUTED_NS", "COMPUTING", "DONE", "EDGE", "FIELDS",
+    "FINISHED", "GENERATION", "GRANTED", "IDLE", "LAYOUT", "OP", "PHASE", "PHASES", "PID", "REFUSED", "SAVING", "SHORT",
+    "SINCE_NS", "SNAPSHOT", "STEP", "STOPPING", "TOTAL", "WAITING", "AddedPhase", "Fields", "Page", "add_phase",
+]  # fmt: skip
 
 IDLE: Final = 0
 """The rank is between steps, or waits for a grant."""
@@ -55,26 +19,42 @@ WAITING: Final = 2
 """The rank waits for an input."""
 BLOCKED: Final = 3
 """The rank waits for a credit, for a commit that frees retained values, or for shared memory."""
-TURN: Final = 4
-"""The rank waits for its turn, on a slot whose ranks run one after the other."""
-GATHERING: Final = 5
-"""The rank waits for the rest of its collective group, before a call."""
-CALLING: Final = 6
-"""The rank waits for the answer to a call: see `position_of`."""
-SERVING: Final = 7
-"""The rank runs a call of another role."""
-FOLLOWING: Final = 8
-"""The rank waits until the roles that call it have finished the step."""
 SAVING: Final = 9
 """The rank takes a snapshot."""
-LOADING: Final = 10
-"""The rank loads for its turn on a slot, or makes room there."""
 
-PHASES: Final = (
-    "idle", "computing", "waiting", "blocked", "turn", "gathering", "calling", "serving", "following", "saving",
-    "loading",
-)  # fmt: skip
-"""The names of the phases by their number."""
+PHASES: Final = {IDLE: "idle", COMPUTING: "computing", WAITING: "waiting", BLOCKED: "blocked", SAVING: "saving"}
+"""The names of the phases by their number: those of the core, and those that extensions add."""
+
+
+class AddedPhase(NamedTuple):
+    """A phase that an extension adds.
+
+    - `number`: from 4 on, unlike that of any other phase.
+    - `waits_for`: called with a picture of all ranks, a rank in this phase, and its report. It returns the ranks that
+      this one waits for, and the reason (`rolemesh_durable.extensions.hangs.picture`). None: the rank works.
+    - `told`: called in the same way, and with the operator, its step and the seconds in words. It returns what the rank
+      has done for that time, and what is strange about it if the rank waits for no other.
+    - `brief`: its spans count however short they are.
+    """
+
+    number: int
+    name: str
+    told: Callable[..., tuple[str, str]]
+    waits_for: Callable[..., Any] | None = None
+    brief: bool = False
+
+
+ADDED: Final[dict[int, AddedPhase]] = {}
+"""The phases that extensions have added, by their number."""
+
+
+def add_phase(phase: AddedPhase) -> int:
+    """Add a phase, and return its number. Raise `ValueError` if another one has it."""
+    if PHASES.setdefault(phase.number, phase.name) != phase.name:
+        raise ValueError(f"phase {phase.number} is {PHASES[phase.number]!r} already, not {phase.name!r}")
+    ADDED[phase.number] = phase
+    return phase.number
+
 
 PID, GENERATION, FINISHED, STEP, OP, PHASE, EDGE, SINCE_NS, SNAPSHOT, BUSY_NS, REFUSED, SHORT = range(12)
 STOPPING, DONE, TOTAL, GRANTED, LAYOUT, COMPUTED_NS, CALLS, ANSWERED = range(12, 20)
@@ -99,14 +79,3 @@ class Page(Protocol):
 
     def waited(self, edge: int, ns: int) -> None:
         """The rank has waited `ns` for edge number `edge`; -1: for something else."""
-
-
-def position_of(pair: int, rank: int) -> int:
-    """Return the value of `EDGE` while the rank waits for a call to `rank` (-1: any) between roles of number `pair`."""
-    return -2 - (pair << 20 | rank + 1)
-
-
-def called_at(position: int, graph: LogicalGraph) -> RankRef | None:
-    """Return the role and rank of `position_of`; None if `position` is not that of a call."""
-    pair, rank = divmod(-2 - position, 1 << 20)
-    return RankRef(graph.callers[pair][1], rank - 1) if 0 <= pair < len(graph.callers) else None

@@ -11,7 +11,7 @@ from rolemesh_durable.protocol.owing import Appointments, by_appointment, may_ow
 from rolemesh_durable.protocol.rank.control import Control
 from rolemesh_durable.protocol.rank.effects import Effects
 from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
-from rolemesh_durable.protocol.rank.page import BLOCKED, EDGE, IDLE, OP, PHASE, SINCE_NS, SNAPSHOT
+from rolemesh_durable.protocol.rank.page import BLOCKED, IDLE, OP, PHASE, SINCE_NS, SNAPSHOT
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.shape import JobShape
 
@@ -228,9 +228,9 @@ class SnapshotTaker:
                 barrier.want(step)
             due = self.told
         if due:
-            before = fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS]
+            op = fields[OP]
             self._take(step, persist=self._pace.persists(step))
-            fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS] = before
+            fields[OP] = op
         return self.owed >= 0
 
     def calls(self) -> None:

@@ -15,7 +15,8 @@ class Span(NamedTuple):
 
     - `phase`: one of the phases of `rolemesh_durable.protocol.rank.page`.
     - `op`: the operator call that ran or that needs the value; -1 for none.
-    - `edge`: the edge whose value or credit the rank waited for; -1 for none; below -1 a call (`called_at`).
+    - `edge`: the edge whose value or credit the rank waited for; -1 for none; below -1 another thing, such as a call
+      (`rolemesh_durable.extensions.calls.phases`).
     - `step`: the step of the workload.
 
     A span that ends while another one goes on, such as a call of a running operator, lies within that one.
