@@ -42,6 +42,7 @@ class Loop:
         ctx, workload = rank.ctx, rank.workload
         self._ctx, self._waits, self._taker = ctx, effects.waits, taker
         self._fields, self._meter, self._control = rank.status_page.fields, rank.meter, control
+        self._lender, self._ways = rank.endpoint.lender, rank.ports.ways
         self._fail_waiting: Callable[[], None] | None = None
         self._port = port_of(ctx)
         self._port.observe(self._progress)
@@ -116,6 +117,8 @@ class Loop:
             except RuntimeError as error:
                 raise OperatorFailed("its services", self._ctx.step, error) from error
         self._tell_finish()
+        if self._lender.shown and not any(way.state.under_way for way in self._ways):
+            self._lender.take_back_early()  # now, since no consumer reads it and this rank has nothing to do
         soon = self._meter.idle()
         return soon if self._taker is None or self._taker.owed < 0 else self._machine.settle() or soon
 
@@ -123,9 +126,12 @@ class Loop:
 def _timed(rank: Rank, tell_finish: Callable[[], None]) -> tuple[Callable[[], None], Callable[[Call, bool], int]]:
     """Return `Driver.began` and `Driver.ended`, which every call pays for."""
     fields, meter, reports, apart = rank.status_page.fields, rank.meter, port_of(rank.ctx), 0
+    lender = rank.endpoint.lender
 
     def begin() -> None:
         nonlocal apart
+        if lender.shown:
+            lender.take_back()
         fields[status.PHASE], fields[status.EDGE], fields[status.SINCE_NS] = status.COMPUTING, -1, meter.begin()
         apart = meter.waiting + meter.blocked
 

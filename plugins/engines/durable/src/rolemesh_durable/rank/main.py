@@ -20,6 +20,7 @@ from rolemesh.api.import_ref import import_paths
 from rolemesh.api.workload import RankContext, Rendezvous, Workload
 from rolemesh.errors import RolemeshError
 from rolemesh.plugins.discovery import PluginRecord
+from rolemesh_dataplane.lending import serve
 from rolemesh_dataplane.transports import Site, Transport
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.edge import LogLost
@@ -123,6 +124,8 @@ class _Rank:
         )
         self.endpoint.assign({edge: f"edges.{name}" for edge, name in self.job.edges.items()})
         self.endpoint.watch_refusals(lambda refused: self.status_page.fields.__setitem__(REFUSED, refused))
+        if any(self.job.graph.ops[edge.src].role == launch.role for edge in self.job.graph.edges):
+            serve(self.endpoint.lender)
         group = launch.collective and launch.world_size > 1
         self.barrier = GroupBarrier(EndpointMail(self.endpoint), launch.world_size) if group else None
         master = MasterMail(launch.start, self.control, self.endpoint.report)
