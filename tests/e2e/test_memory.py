@@ -67,8 +67,9 @@ def is_over(job: Job) -> bool:
     return of_kind(job, "recovery_planned", "recovered")[-1]["kind"] == "recovered"
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize(
+    "killed", [pytest.param(False, marks=pytest.mark.more), pytest.param(True, marks=pytest.mark.soak)]
+)
 def test_it_gets_more_where_it_is_and_then_where_there_is_more(make_job: Make, killed: bool) -> None:
     job, process = hungry(make_job, "1x(cpu=4,memory_gb=0.4),1x(cpu=4,memory_gb=1)")
     job.running()

@@ -299,7 +299,7 @@ def even(job):
 RACKS = "3x(cpu=2,label.rack=a),2x(cpu=2,label.rack=b)"
 
 
-@pytest.mark.soak
+@pytest.mark.more
 def test_a_constraint_of_the_jobs_own_holds_in_the_plan_and_after_a_node_is_lost(own: Callable[..., Job]) -> None:
     job = own(EVEN_JOB)
     (job.folder / "even.py").write_text(EVEN)
@@ -338,7 +338,7 @@ def test_a_transport_of_one_node_is_refused_between_nodes(own: Callable[..., Job
     assert "reaches ranks of its own node only" in checked.stderr
 
 
-@pytest.mark.soak
+@pytest.mark.more
 def test_a_lock_holds_their_content(own: Callable[..., Job]) -> None:
     job = own()
     assert job.cli("plugins", "lock", "job.yaml").returncode == 0

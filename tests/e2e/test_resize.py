@@ -92,7 +92,7 @@ def test_any_process_may_be_killed_while_a_role_is_resized(
     ended_well(job, process, drained(job))
 
 
-@pytest.mark.soak
+@pytest.mark.more
 def test_an_impossible_size_is_refused_and_the_job_continues(make_job: Callable[..., Job]) -> None:
     job = make_job(extra=LADDER, backend=("--backend", "local", "--nodes", "1x(cpu=2)"))
     process = job.start(*SLOW, *RANGE)

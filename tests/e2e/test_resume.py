@@ -103,7 +103,7 @@ def test_auto_begins_where_the_jobs_own_run_is_done_or_missing(ten: Job) -> None
         shutil.rmtree(ten.run_dir)
 
 
-@pytest.mark.soak
+@pytest.mark.more
 def test_a_job_that_failed_goes_on_when_its_mistake_is_corrected(make_job: Make, undisturbed: str) -> None:
     job = make_job(extra=LADDER)
     failed = job.run(f"steps={STEPS}", *SLOW, "roles.work.options.kwargs.fail_at=23")
@@ -342,7 +342,7 @@ def test_a_rank_may_start_again_after_the_origin_of_its_job_is_gone(make_job: Ma
 # ------------------------------------------------------------------------------------------------- rolemesh checkpoint
 
 
-@pytest.mark.soak
+@pytest.mark.more
 def test_checkpoints_are_listed_verified_and_not_exported_where_a_role_has_no_export(ten: Job) -> None:
     listed = ten.cli("checkpoint", "list", "squares", "--json")
     assert listed.returncode == 0, listed.stderr

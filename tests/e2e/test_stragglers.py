@@ -64,7 +64,7 @@ def uneven(job):
 """
 
 
-@pytest.mark.soak
+@pytest.mark.more
 def test_a_rank_that_works_while_its_mates_wait_is_a_straggler(make_job: Callable[..., Job]) -> None:
     job = make_job("uneven")
     for name, text in (("roles.py", ROLES), ("job.yaml", JOB), ("flow.py", FLOW)):
