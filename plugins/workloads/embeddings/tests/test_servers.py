@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import random
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -193,3 +198,39 @@ def test_servers_come_and_go_while_the_job_runs(tmp_path: Path) -> None:
     assert sum(event["kind"] == "resized" for event in events) == 2, said
     steps = json.loads((runs / "scaled/result.json").read_text())["committed_steps"]
     assert counts(runs / "scaled") == sent(steps - 1)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("flow", ["edges", "calls"])
+def test_servers_die_while_their_number_changes(tmp_path: Path, flow: str, seed: int) -> None:
+    """2 → 3 → 1 → 2 → 4 → 1 servers, of which one is killed every few seconds: on edges no gradient is lost."""
+    lag, runs, over = int(flow == "edges"), tmp_path / "runs", threading.Event()
+    path, rng = job(tmp_path, f"dying{os.getpid()}", flow, lag=lag, steps=None), random.Random(seed)
+    often = "failover:=[{use: process, options: {max_attempts: 999}}, {use: job, options: {max_attempts: 999}}]"
+    command = [*COMMAND, "run", str(path), often, "--backend", "local", "--runs-dir", str(runs), "--no-report"]
+
+    def kill() -> None:
+        while not over.wait(rng.uniform(1, 4)):
+            for place in list(Path("/proc").glob("[0-9]*/cmdline")):
+                with suppress(OSError):
+                    if place.read_text().startswith(f"rolemesh: {path.stem} ps/") and rng.random() < 0.5:
+                        os.kill(int(place.parent.name), signal.SIGKILL)
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+        killer = threading.Thread(target=kill)
+        killer.start()
+        for size in (3, 1, 2, 4, 1):
+            scale = [*COMMAND, "scale", path.stem, f"ps={size}", "--runs-dir", str(runs), "--json"]
+            while subprocess.run(scale, capture_output=True).returncode and running.poll() is None:
+                time.sleep(0.1)  # the job starts, or goes back
+        over.set()
+        killer.join()
+        stop = [*COMMAND, "stop", "--drain", path.stem, "--runs-dir", str(runs)]
+        subprocess.run(stop, check=True, capture_output=True)
+        said = running.communicate()[0]
+    assert running.returncode == 0, said
+    ended = json.loads((runs / path.stem / "result.json").read_text())
+    assert len(ended["recoveries"]) > 7
+    gone, counted = missing(runs / path.stem, ended["committed_steps"] - lag)
+    assert gone <= (counted if flow == "calls" else 0)
