@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from rolemesh import Balanced, Batch, Broadcast, RankContext, Shard, Sharded, Shards, Split, operator, service
-from rolemesh_dataplane.lending import lent
 
 BUCKET = 4
 """Matrices of 4 MiB that are sent together."""
@@ -152,7 +151,7 @@ class Trainer:
         self.held = Shards()
         parts = tensors(nbytes, ctx.rank, ctx.world_size)
         held = {name: torch.from_numpy(block) for name, (block, _, _) in parts.items()}
-        held = lent(held) if lends else held
+        held = ctx.lend(held) if lends else held
         for name, (_, shape, first) in parts.items():
             self.held[name] = Shard(held[name], shape, (first, 0))
         self.source, self.target = np.ones(nbytes, np.uint8), np.zeros(nbytes, np.uint8)

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from rolemesh.api.port import LocalPort, RankPort
+from rolemesh.api.port import LocalPort, RankPort, T
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.api.service import CalledBy
 
@@ -142,6 +142,17 @@ class RankContext:
         Their lengths differ by at most 1; with fewer rows than ranks, some are empty.
         """
         return range(n * self.rank // self.world_size, n * (self.rank + 1) // self.world_size)
+
+    def lend(self, tensors: Mapping[str, T]) -> dict[str, T]:
+        """Return numpy arrays or CPU tensors with the same names and contents, in memory that
+        consumers on this node read in place: each copies once, into its own tensors.
+
+        Return them from operators, whole or in rows. Lend together what you send together. Change
+        them in operators only, not in services or threads: before the next operator they get other
+        memory behind the same addresses, if a consumer may still need what was sent. Where an
+        engine cannot lend, they are the arrays given.
+        """
+        return self.port.lend(tensors)
 
     def metric(self, /, **values: float) -> None:
         """Report quantities (loss, reward) to average over calls, ranks and steps."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from rolemesh.api.service import Caller
 from rolemesh.errors import RolemeshError
 
 __all__ = ["LocalPort", "RankPort", "Report"]
 
+T = TypeVar("T")
 Report: TypeAlias = tuple[dict[str, list[float]], dict[str, float]]
 """Means as name → [sum, count], and sums by name."""
 
@@ -33,6 +34,9 @@ class RankPort(Caller, Protocol):
 
     def record(self, values: Mapping[str, Any]) -> None:
         """Add JSON values for the step's line of metrics."""
+
+    def lend(self, tensors: Mapping[str, T]) -> dict[str, T]:
+        """See `RankContext.lend`."""
 
     def finish(self, reason: str) -> None:
         """See `RankContext.finish`; `reason` is never empty."""
@@ -88,6 +92,10 @@ class LocalPort:
     def record(self, values: Mapping[str, Any]) -> None:
         """See `RankPort`."""
         self.records.update(values)
+
+    def lend(self, tensors: Mapping[str, T]) -> dict[str, T]:
+        """See `RankPort`. They stay where they are."""
+        return dict(tensors)
 
     def finish(self, reason: str) -> None:
         """See `RankPort`."""

@@ -238,9 +238,7 @@ def route(src: Partition, m: int, dst: Partition, n: int) -> Route:
 
 
 def _counts_from_the_end(side: Partition) -> bool:
-    if isinstance(side, Split):
-        return side.axis < 0
-    return isinstance(side, Sharded) and (side.dim or 0) < 0
+    return (side.axis if isinstance(side, Split) else getattr(side, "dim", 0) or 0) < 0
 
 
 def _refusal(src: Partition, m: int, dst: Partition, n: int) -> RouteError:

@@ -24,8 +24,7 @@ Strategy: TypeAlias = Callable[[PlacementRequest, ClusterView, PlacementPlan], P
 """The hook `place` of one plugin."""
 GAP = 128
 """Number of sizes above a fitting one that are tried. Ranks never come in larger units."""
-NO_STRATEGY = "no strategy has placed it"
-NO_STRATEGY_REMEDY = "put a strategy last that places every rank, or install a default one"
+NO_STRATEGY = "put a strategy last that places every rank, or install a default one"
 
 
 def transfers_of(
@@ -82,7 +81,7 @@ def plan_job(
             raise
     judged = {*plan.placed(), *((unplaced.role, unplaced.rank) for unplaced in plan.unplaced)}
     left = tuple(
-        Unplaced(role.role, rank, NO_STRATEGY, NO_STRATEGY_REMEDY)
+        Unplaced(role.role, rank, "no strategy has placed it", NO_STRATEGY)
         for role in request.roles
         for rank in range(role.world_size)
         if (role.role, rank) not in judged

@@ -81,10 +81,8 @@ def _own(name: str, singular: str, base: str, *runs_in: ProcessName, **more: Any
 _PLACES = {"job_key": "placement", "hooks": ("place", "replace"), "required": ("place",)}
 _RECOVERS = {"job_key": "failover", "hooks": ("diagnose", "recover"), "required": ("recover",)}
 _JUDGES = {"job_key": "diagnosers", "hooks": ("diagnose",), "required": ("diagnose",)}
-_LIVES = (
-    *("setup", "restore", "snapshot", "committed", "persisted", "drain", "offload", "onload"),
-    "teardown",
-)
+_TOLD = ("committed", "persisted", "drain", "offload", "onload")
+_LIVES = ("setup", "restore", "snapshot", *_TOLD, "teardown")
 _WATCHES = ("job_started", "event", "steps_finished", "status", "missed", "job_ended")
 _OBSERVES = {"job_key": "observers", "hooks": _WATCHES}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,9 @@ import pytest
 import torch
 
 from rolemesh.api.batch import Shard, Shards
+from rolemesh.api.port import LocalPort
 from rolemesh_dataplane.codec import decode, unflatten
-from rolemesh_dataplane.lending import Lender, lent, serve
+from rolemesh_dataplane.lending import Lender
 from rolemesh_dataplane.payload import Payload
 from rolemesh_dataplane.places import runs_of, slots_of
 from rolemesh_dataplane.shm import SlotPool
@@ -44,11 +44,8 @@ class Owner:
 
 
 @pytest.fixture
-def owner(tmp_path: Path) -> Iterator[Owner]:
-    made = Owner(tmp_path)
-    serve(made.lender)
-    yield made
-    serve(None)
+def owner(tmp_path: Path) -> Owner:
+    return Owner(tmp_path)
 
 
 def model() -> dict[str, Any]:
@@ -61,7 +58,7 @@ def model() -> dict[str, Any]:
 
 
 def test_a_lent_value_is_sent_without_a_copy(owner: Owner) -> None:
-    held = lent(model())
+    held = owner.lender.lend(model())
     before = owner.files
     sent = owner.send(held)
     assert slots_of(sent.place)[0] in before
@@ -73,7 +70,7 @@ def test_a_lent_value_is_sent_without_a_copy(owner: Owner) -> None:
 
 
 def test_consumers_keep_what_was_sent_when_the_owner_changes_it(owner: Owner) -> None:
-    held = lent(model())
+    held = owner.lender.lend(model())
     address = held["b"].data_ptr()
     sent = owner.send(held)
     got = owner.take(sent)
@@ -91,7 +88,7 @@ def test_consumers_keep_what_was_sent_when_the_owner_changes_it(owner: Owner) ->
 
 
 def test_nothing_is_copied_for_a_value_that_nobody_needs_any_more(owner: Owner) -> None:
-    held = lent(model())
+    held = owner.lender.lend(model())
     for _ in range(3):
         owner.send(held).free()
         files = owner.files
@@ -101,9 +98,9 @@ def test_nothing_is_copied_for_a_value_that_nobody_needs_any_more(owner: Owner) 
     assert owner.pool.used_bytes == owner.lender.own_bytes
 
 
-def test_what_another_rank_forwards_is_left_alone(owner: Owner) -> None:
+def test_a_slot_that_another_rank_forwards_is_left_alone(owner: Owner) -> None:
     relay = SlotPool(owner.folder, "slot-b-0-0")
-    held = lent(model())
+    held = owner.lender.lend(model())
     sent = owner.send(held)
     forwarded = Payload(owner.take(sent)["a"], relay, 1000, owner.reader)
     assert forwarded.place != sent.place
@@ -114,7 +111,7 @@ def test_what_another_rank_forwards_is_left_alone(owner: Owner) -> None:
 
 
 def test_the_parts_of_a_streamed_value_share_one_slot(owner: Owner) -> None:
-    held = lent({f"layer.{i}": np.full((64, 1024), i, np.float32) for i in range(8)})
+    held = owner.lender.lend({f"layer.{i}": np.full((64, 1024), i, np.float32) for i in range(8)})
     chunks = [Shards({name: Shard(array, array.shape, (0, 0))}) for name, array in held.items()]
     sent = [owner.send(chunk) for chunk in chunks]
     assert len({slot for each in sent for slot in slots_of(each.place)}) == 1
@@ -128,8 +125,8 @@ def test_the_parts_of_a_streamed_value_share_one_slot(owner: Owner) -> None:
     assert owner.pool.used_bytes == owner.lender.own_bytes
 
 
-def test_what_is_not_lent_goes_along_in_a_slot_of_its_own(owner: Owner) -> None:
-    held = lent(model())
+def test_other_data_goes_along_in_a_slot_of_its_own(owner: Owner) -> None:
+    held = owner.lender.lend(model())
     value = {**held, "more": np.arange(5000), "odd": held["a"][1:]}
     sent = owner.send(value)
     assert len(slots_of(sent.place)) == 2
@@ -139,13 +136,13 @@ def test_what_is_not_lent_goes_along_in_a_slot_of_its_own(owner: Owner) -> None:
 
 
 def test_neighbours_in_the_order_of_the_model_are_one_run(owner: Owner) -> None:
-    held = lent({f"layer.{i}": np.full((64, 1024), i, np.float32) for i in range(100)})
+    held = owner.lender.lend({f"layer.{i}": np.full((64, 1024), i, np.float32) for i in range(100)})
     sent = owner.send(held)
     assert len(runs_of(sent.place, 100)) == 1
 
 
 def test_a_slot_that_somebody_has_removed_is_not_shown_again(owner: Owner) -> None:
-    held = lent(model())
+    held = owner.lender.lend(model())
     for path in owner.folder.iterdir():
         path.unlink()
     sent = owner.send(held)
@@ -153,7 +150,7 @@ def test_a_slot_that_somebody_has_removed_is_not_shown_again(owner: Owner) -> No
 
 
 def test_memory_that_the_author_drops_is_given_back(owner: Owner) -> None:
-    held = lent(model())
+    held = owner.lender.lend(model())
     sent = owner.send(held)
     del held
     gc.collect()
@@ -164,13 +161,13 @@ def test_memory_that_the_author_drops_is_given_back(owner: Owner) -> None:
     assert owner.lender.shown == []
 
 
-def test_without_an_engine_the_arrays_are_those_given() -> None:
+def test_the_arrays_without_an_engine_are_those_given() -> None:
     given = model()
-    assert lent(given)["a"] is given["a"]
+    assert LocalPort().lend(given)["a"] is given["a"]
 
 
 def test_without_shared_memory_the_arrays_are_those_given(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rolemesh_dataplane.shm.RESERVE", 1 << 60)
     given = model()
-    assert lent(given)["a"] is given["a"]
+    assert owner.lender.lend(given)["a"] is given["a"]
     np.testing.assert_array_equal(Payload(np.arange(3), owner.pool, 1000, None, owner.lender).sizes, [24])

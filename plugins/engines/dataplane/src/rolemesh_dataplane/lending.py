@@ -20,7 +20,7 @@ from rolemesh_dataplane.codec import Buffer
 from rolemesh_dataplane.mapping import Addresses, Bytes, map_shared, remap
 from rolemesh_dataplane.shm import ALIGNMENT, NoSharedMemory, SlotPool, ValueSlot, aligned_size
 
-__all__ = ["Lender", "Region", "lent", "serve"]
+__all__ = ["Lender", "Region"]
 
 T = TypeVar("T")
 
@@ -48,6 +48,25 @@ class Lender:
     def own_bytes(self) -> int:
         """Bytes of the regions that no consumer needs."""
         return sum(region.slot.capacity for region in self._regions if region.slot.users == 1)
+
+    def lend(self, tensors: Mapping[str, T]) -> dict[str, T]:
+        """See `RankContext.lend`."""
+        arrays = {name: _array(tensor) for name, tensor in tensors.items()}
+        starts, size = {}, 0
+        for name, array in arrays.items():
+            starts[name], size = size, size + aligned_size([array.nbytes])
+        try:
+            region = self.region(size) if size else None
+        except NoSharedMemory:
+            region = None
+        if region is None:
+            return dict(tensors)
+        found = {}
+        for name, array in arrays.items():
+            flat = region[starts[name] : starts[name] + array.nbytes]
+            np.copyto(flat, array.reshape(-1).view(np.uint8))
+            found[name] = _like(tensors[name], flat, array)
+        return found
 
     def region(self, size: int) -> Bytes:
         """Return `size` new bytes, which live as long as an array on them. Raises `NoSharedMemory`."""
@@ -115,41 +134,6 @@ class Lender:
             os.close(fd)
         region.slot = new
         self._pool.release(old)
-
-
-_lender: Lender | None = None
-"""That of this process, if an engine runs a rank in it whose values others take."""
-
-
-def serve(lender: Lender | None) -> None:
-    """Let `lent` take memory from `lender`. An engine calls this in the process of a rank."""
-    global _lender
-    _lender = lender
-
-
-def lent(tensors: Mapping[str, T]) -> dict[str, T]:
-    """Return copies of numpy arrays or CPU tensors, under the same names, that consumers on this node read in place.
-
-    Return them from an operator, whole or in rows, and each consumer copies once, into its own memory. Lend together
-    what you send together. Change them in operators only, not in services or threads. They are ordinary arrays to
-    everything else; without an engine, and without shared memory for them, they are the arrays given.
-    """
-    arrays = {name: _array(tensor) for name, tensor in tensors.items()}
-    starts, size = {}, 0
-    for name, array in arrays.items():
-        starts[name], size = size, size + aligned_size([array.nbytes])
-    if _lender is None or not size:
-        return dict(tensors)
-    try:
-        region = _lender.region(size)
-    except NoSharedMemory:
-        return dict(tensors)
-    found = {}
-    for name, array in arrays.items():
-        flat = region[starts[name] : starts[name] + array.nbytes]
-        np.copyto(flat, array.reshape(-1).view(np.uint8))
-        found[name] = _like(tensors[name], flat, array)
-    return found
 
 
 def _array(tensor: object) -> np.ndarray:

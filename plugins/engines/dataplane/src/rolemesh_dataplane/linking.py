@@ -34,7 +34,7 @@ def put_in_slots(
     Raises `NoSharedMemory`."""
     links: dict[str, ValueSlot] = {}
     there: dict[int, tuple[str, int]] = {}
-    """By index, the file of this rank that has a buffer already, and where."""
+    """Buffers that lie in a file of this rank already, by index: the file, and where."""
     try:
         for index, each in _unchanged(buffers, reader).items() if reader is not None else ():
             if each.slot not in links and (slot := pool.link(each.slot, each.inode, each.mapped)) is not None:

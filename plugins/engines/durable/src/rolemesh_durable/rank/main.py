@@ -20,7 +20,6 @@ from rolemesh.api.import_ref import import_paths
 from rolemesh.api.workload import RankContext, Rendezvous, Workload
 from rolemesh.errors import RolemeshError
 from rolemesh.plugins.discovery import PluginRecord
-from rolemesh_dataplane.lending import serve
 from rolemesh_dataplane.transports import Site, Transport
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.edge import LogLost
@@ -124,8 +123,6 @@ class _Rank:
         )
         self.endpoint.assign({edge: f"edges.{name}" for edge, name in self.job.edges.items()})
         self.endpoint.watch_refusals(lambda refused: self.status_page.fields.__setitem__(REFUSED, refused))
-        if any(self.job.graph.ops[edge.src].role == launch.role for edge in self.job.graph.edges):
-            serve(self.endpoint.lender)
         group = launch.collective and launch.world_size > 1
         self.barrier = GroupBarrier(EndpointMail(self.endpoint), launch.world_size) if group else None
         master = MasterMail(launch.start, self.control, self.endpoint.report)
@@ -220,6 +217,7 @@ class _Rank:
         use = job.roles[launch.role]
         cls = load_exact(msgspec.convert(use.record, PluginRecord))
         options = cls.Options.model_validate(use.options, context={"base": job.base})
+        sends = any(job.graph.ops[edge.src].role == launch.role for edge in job.graph.edges)
         ctx = StepContext(
             options=options,
             job=job.name,
@@ -242,7 +240,7 @@ class _Rank:
             run_dir=Path(job.run_dir),
             tmp_dir=Path(self.start.tmp_dir),
             base=Path(job.base),
-            port=EnginePort(),
+            port=EnginePort(self.endpoint.lender if sends else None),
             plugins={
                 (kind, n): partial(_load, u, job.base) for kind, uses in job.plugins.items() for n, u in uses.items()
             },

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
-from rolemesh.api.port import Report
+from rolemesh.api.port import Report, T
 from rolemesh.api.workload import RankContext
+from rolemesh_dataplane.lending import Lender
 from rolemesh_durable.rank.call_sequence import CallSequence
 from rolemesh_runtime.served import ServingPort
 
@@ -18,7 +19,9 @@ class EnginePort(ServingPort):
 
     _wait: Callable[[], None] | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, lender: Lender | None = None) -> None:
+        """`lender` has what the rank lends; None if it sends nothing."""
+        self._lender = lender
         self._by_step: dict[int, dict[int, Report]] = {}
         """The reports that have an item, by step and item; step -1: made outside of tasks, in the present step."""
         super().__init__()
@@ -39,6 +42,10 @@ class EnginePort(ServingPort):
         """See `RankPort`."""
         if self._wait is not None:
             self._wait()
+
+    def lend(self, tensors: Mapping[str, T]) -> dict[str, T]:
+        """See `RankPort`."""
+        return super().lend(tensors) if self._lender is None else self._lender.lend(tensors)
 
     def take_finish(self) -> str:
         """Return the reason that the workload gave to `RankContext.finish`, once; "" if it gave none."""
