@@ -28,8 +28,8 @@ class _Broken(NamedTuple):
 
 
 def shrunk(schedule: Schedule, seconds: float = 60.0, told: Callable[[str], None] = lambda line: None) -> Schedule:
-    """Return the smallest schedule found within `seconds` that breaks what `schedule` breaks."""
-    until = time.monotonic() + seconds
+    """Return the smallest schedule found within `seconds` of processor time that breaks what `schedule` breaks."""
+    until = time.process_time() + seconds
     world, broken = run(scenario_of(schedule))
     invariant = broken.partition(":")[0]
     if not invariant:
@@ -41,21 +41,21 @@ def shrunk(schedule: Schedule, seconds: float = 60.0, told: Callable[[str], None
 
     best = _found(schedule, world)
     better = True
-    while better and time.monotonic() < until:
+    while better and time.process_time() < until:
         better = False
         for smaller in _smaller(best):
-            if time.monotonic() > until:
+            if time.process_time() > until:
                 break
             found = next(filter(None, map(attempt, _streamed(smaller))), None)
             if found is not None and _size(found) < _size(best):
                 told(f"{found.events} events: {found.schedule}")
                 best, better = found, True
     parts = 2
-    while parts <= FINEST and time.monotonic() < until:
+    while parts <= FINEST and time.process_time() < until:
         size = -(-best.draws // parts)
         for first in range(0, best.draws, size):
             quiet = best.schedule._replace(without=(*best.schedule.without, f"draws.{first}-{first + size}"))
-            if time.monotonic() < until and (found := attempt(quiet)) is not None and found.events <= best.events:
+            if time.process_time() < until and (found := attempt(quiet)) is not None and found.events <= best.events:
                 best = found
         parts *= 4
     return best.schedule
