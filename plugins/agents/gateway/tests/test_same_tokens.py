@@ -10,7 +10,7 @@ import importlib.util
 import os
 import random
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import anthropic
 import numpy as np
 import openai
 import pytest
+from tests.waiting import HANG_S
 
 from rolemesh import RankContext
 from rolemesh_agents import Start, Task, Tool
@@ -26,6 +27,7 @@ from rolemesh_agents.conversations.remote_episode import RemoteEpisode
 from rolemesh_agents.conversations.sampling import SampledTurn
 from rolemesh_agents.conversations.talk import Sampler, Talk
 from rolemesh_agents.templates import Template
+from rolemesh_gateway import server as servers
 from rolemesh_gateway.dialogue import Dialogue
 from rolemesh_gateway.server import Door, Server
 
@@ -294,8 +296,9 @@ def test_trainer_and_engine_agree_on_every_turn_that_went_through_the_gateway(na
     assert max(differences) < 1e-4
 
 
-async def less(door: Door, number: int) -> None:
-    """Keep half of a turn, leave a stream in its middle, leave after 50 ms, and make the history short."""
+async def less(free: asyncio.Event, door: Door, number: int) -> None:
+    """Keep half of a turn, leave a stream in its middle, leave before a turn has ended, and make the history short. No
+    turn ends while `free` is not set."""
     async with openai.AsyncOpenAI(base_url=f"{door.url}/v1", api_key=door.key, max_retries=0) as client:
         impatient = client.with_options(timeout=0.05)
 
@@ -309,26 +312,31 @@ async def less(door: Door, number: int) -> None:
         async with await client.chat.completions.create(model="m", messages=history, stream=True) as chunks:
             await anext(chunks)
         history += [{"role": "assistant", "content": await turn(history)}, {"role": "user", "content": "And then?"}]
-        with suppress(openai.APITimeoutError):
+        free.clear()
+        with pytest.raises(openai.APITimeoutError):
             await impatient.chat.completions.create(model="m", messages=history)
+        free.set()
         history += [{"role": "assistant", "content": await turn(history)}, {"role": "user", "content": "At last?"}]
         await turn(history)
         await turn([{"role": "user", "content": f"Until now {len(history)} messages. Go on."}])
 
 
 @pytest.mark.soak
-def test_trainer_and_engine_agree_on_what_clients_have_shortened_left_or_compacted(engine, trainer):
+def test_trainer_and_engine_agree_on_what_clients_have_shortened_left_or_compacted(engine, trainer, monkeypatch):
+    monkeypatch.setattr(servers, "LAST_S", HANG_S)  # no stream ends before its client has left
     template = Template(bench.tokenizer_of_all("qwen3"))
-    sampled = 0
+    sampled, free = 0, asyncio.Event()
+    free.set()
 
     async def sampler(prompt, params):
         nonlocal sampled
         made = await engine.sample(prompt, dict(params))
+        await free.wait()
         sampled += len(made["ids"])
         return SampledTurn(made["ids"], made["logprobs"], np.zeros(len(made["ids"]), np.int64), made["finish"])
 
     talk = talk_of(template, sampler, turn_tokens=24, turns=20)
-    asyncio.run(through_gateway(talk, less, 1, breaks=1))
+    asyncio.run(through_gateway(talk, partial(less, free), 1, breaks=1))
     found = rows(talk)
     assert len(found) >= 3
     assert sum(sum(row["completion_mask"]) for row in found) == sampled, "every finished turn is trained, once"
