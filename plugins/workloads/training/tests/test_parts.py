@@ -12,6 +12,7 @@ from transformers import (
     AutoModelForCausalLM,
     GemmaConfig,
     GPT2Config,
+    GPTNeoXConfig,
     LlamaConfig,
     LlamaModel,
     MixtralConfig,
@@ -42,6 +43,7 @@ KINDS = {
     "qwen2": Qwen2Config(**SIZE, rope_theta=500.0),
     "gemma": GemmaConfig(**SIZE),
     "gpt2": GPT2Config(vocab_size=61, n_embd=8, n_layer=2, n_head=2, n_positions=64, pad_token_id=0),
+    "gpt-neox": GPTNeoXConfig(**SIZE, rotary_pct=1.0),  # whose head has another name in files
     "mixtral": MixtralConfig(**SIZE, num_local_experts=2),
 }
 SEED = 11

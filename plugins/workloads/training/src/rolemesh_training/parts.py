@@ -19,7 +19,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import WeightRenaming
+from transformers.core_model_loading import WeightRenaming, rename_source_key
 
 from rolemesh_training.checkpoint import Checkpoint
 from rolemesh_training.model import architecture, decoder_layers, finished, load
@@ -142,15 +142,18 @@ class Parts:
         """
         if getattr(model.config, "quantization_config", None) is not None:
             return None
-        if not all(isinstance(entry, WeightRenaming) for entry in get_model_conversion_mapping(model)):
+        renamings = get_model_conversion_mapping(model)
+        if not all(isinstance(entry, WeightRenaming) for entry in renamings):
             return None
         prefix = f"{model.base_model_prefix}."
         files = self._checkpoint.tensors
+        renamed = {rename_source_key(name, renamings, [])[0]: name for name in sorted(files)}
         found: dict[str, str] = {}
         seen: dict[int, str] = {}
         missing = []
         for name, tensor in model.state_dict(keep_vars=True).items():
-            source = next((n for n in (name, name.removeprefix(prefix)) if n in files), None)
+            names = (name, name.removeprefix(prefix))
+            source = next((renamed.get(n, n) for n in names if n in renamed or n in files), None)
             if source is None:
                 missing.append((name, id(tensor)))
                 continue
