@@ -44,6 +44,12 @@ def test_every_invariant_holds_while_disk_and_clocks_fail(family: str) -> None:
     assert not [f"{schedule}: {broken}" for schedule in schedules if (broken := run_seed(schedule).broken)]
 
 
+@pytest.mark.parametrize("schedule", ["70000126 last weather", "71000158 calls resize weather"])
+def test_schedules_that_broke_hold(schedule: str) -> None:
+    """The last checkpoint is torn after the end; clocks of two speeds give a ban two ages."""
+    assert not run_seed(Schedule.parsed([schedule])).broken
+
+
 def test_a_schedule_that_breaks_becomes_small_and_a_story() -> None:
     mutation = next(each for each in MUTATIONS if each.name == "a moved rank counts on both nodes")
     with mutation.apply():
