@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -15,10 +16,11 @@ from rolemesh_fsdp import FSDPOptions, FSDPWorkload
 GRPO = "rolemesh_training.losses:grpo"
 
 
-def test_importing_the_package_and_checking_options_leaves_torch_out(tiny_model):
+def test_importing_the_package_and_checking_options_leaves_torch_out(even_model):
+    given = f"model={str(even_model())!r}, loss='rolemesh_training.losses:grpo', tensor_parallel=2"
     code = (
         "import sys; from rolemesh_fsdp import FSDPOptions, FSDPWorkload\n"
-        f"FSDPWorkload.check(FSDPOptions(model={str(tiny_model)!r}, loss='rolemesh_training.losses:grpo'), 2)\n"
+        f"FSDPWorkload.check(FSDPOptions({given}), 2)\n"
         "sys.exit(','.join(m for m in ('torch', 'transformers', 'ray') if m in sys.modules) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -64,6 +66,8 @@ def test_a_folder_without_weights_needs_random_init(tmp_path):
         ({"betas": [0.9, 1.0]}, "each beta must be in"),
         ({"schedule": "cosine"}, "schedule cosine needs schedule_updates"),
         ({"schedule": "wsd", "schedule_updates": 9, "decay_updates": 9}, "leaves nothing between"),
+        ({"lora": {}, "tensor_parallel": 2}, "lora does not go with tensor_parallel 2"),
+        ({"tensor_parallel": 0}, "greater than 0"),
         ({"lora": {"dropout": 0.1}, "loss": GRPO}, "lora.dropout 0.1 has no effect with the loss grpo"),
         ({"loss": GRPO, "loss_options": {"importance_sampling_cap": 0}}, "greater than 0"),
         ({"dtype": "float16"}, "'float32' or 'bfloat16'"),
@@ -146,6 +150,35 @@ def test_a_classifier_needs_to_know_where_a_row_ends(tmp_path):
     Path(tmp_path, "config.json").write_text("{}")
     with pytest.raises(OptionsError, match="has no pad_token_id"):
         FSDPWorkload.check(FSDPOptions(model=str(tmp_path), init="random", task="classification"), 1)
+
+
+EVEN = {"model_type": "llama", "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 36}
+
+
+@pytest.mark.parametrize(
+    ("config", "world_size", "message"),
+    [
+        ({}, 3, r"does not divide the role's 3 ranks into equal sets\n.*set world_size to 2 or 4"),
+        ({}, 1, r"does not divide the role's 1 ranks.*\n.*set world_size to 2"),
+        ({"num_attention_heads": 9, "num_key_value_heads": 3}, 2, r"9 attention heads cannot be.*\n.*take one of 1, 3"),
+        ({"num_key_value_heads": 1}, 2, r"1 key and value heads cannot be divided by tensor_parallel 2"),
+        ({"intermediate_size": 37}, 2, "37 rows of its feed-forward layers"),
+        ({"model_type": "gpt2"}, 2, r"transformers has no plan .*\n.*FSDP2 alone divides any model"),
+        ({"model_type": "mixtral"}, 2, "has the style moe_tp_experts, of a mixture of experts"),
+        ({"model_type": "qwen3_moe", "text_config": {"model_type": "qwen3_moe"}}, 2, "mixture of experts"),
+        ({"model_type": "apertus"}, 2, "transformers' plan of apertus leaves the gradients"),
+    ],
+)
+def test_a_model_that_the_ranks_cannot_divide_is_refused(tmp_path, config, world_size, message):
+    Path(tmp_path, "config.json").write_text(json.dumps(EVEN | config))
+    with pytest.raises(OptionsError, match=message):
+        FSDPWorkload.check(FSDPOptions(model=str(tmp_path), init="random", tensor_parallel=2), world_size)
+
+
+def test_a_model_that_the_ranks_can_divide_passes(tmp_path):
+    for config in (EVEN, {"model_type": "gemma3", "text_config": EVEN | {"model_type": "gemma3_text"}}):
+        Path(tmp_path, "config.json").write_text(json.dumps(config))
+        FSDPWorkload.check(FSDPOptions(model=str(tmp_path), init="random", tensor_parallel=2), 4)
 
 
 def test_a_trainer_that_may_take_faster_kernels_does_not_count_as_deterministic(tiny_model):

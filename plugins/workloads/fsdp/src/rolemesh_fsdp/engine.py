@@ -58,6 +58,8 @@ class Engine(Trainer):
             shard(self.model, options, data)
         parts.allocate(self.device)
         parts.fill(lambda parameter: local(parameter).view(-1))
+        if not options.frozen and not self.needs_group():
+            self.lent.move(self.model)
         kept, names = parameters(self.model, options), parameters(self.model, options, aliases=True)
         self.blocks = MeshBlocks(kept, layout, local, names)
         self.optimizer = None
@@ -90,7 +92,7 @@ class Engine(Trainer):
 
     def whole(self) -> Mapping[str, Shard]:
         dtype = getattr(torch, self.options.dtype)
-        data = self.blocks.sent({name: block.to("cpu", dtype) for name, block in self.blocks.data.items()})
+        data = self.blocks.sent(self.lent.sent(self.blocks.data, dtype))
         return {alias: data[name] for alias, name in self.blocks.names.items()}
 
     def shards(self) -> dict[str, Any]:

@@ -24,6 +24,11 @@ _STYLES: Final = frozenset(
         *(DIVIDED, SUMMED),
     }
 )
+_WRONG: Final = {
+    "apertus": "leaves the gradients of its activation function in parts",
+    "doge": "does not divide the parameter A of its attention",
+}
+"""Model types whose plan, of transformers 5.19, gives other results than the undivided model."""
 _SIZES: Final = {
     "num_attention_heads": "attention heads",
     "num_key_value_heads": "key and value heads",
@@ -33,15 +38,15 @@ _SIZES: Final = {
 _WITHOUT: Final = "leave tensor_parallel 1: FSDP2 alone divides any model among world_size ranks"
 
 
-def problem(plan: Mapping[str, str]) -> str:
-    """Return why a model with this plan cannot be divided; "" if it can."""
+def problem(kind: str, plan: Mapping[str, str]) -> str:
+    """Return why a model of the type `kind` with this plan cannot be divided; "" if it can."""
     if not plan:
         return "transformers has no plan of tensor parallelism for it (base_model_tp_plan)"
     unknown = sorted(set(plan.values()) - _STYLES)
     if unknown:
         name = next(name for name, style in plan.items() if style == unknown[0])
         return f"its layer {name} has the style {unknown[0]}, of a mixture of experts or another kind without support"
-    return ""
+    return f"transformers' plan of {kind} {_WRONG[kind]}" if kind in _WRONG else ""
 
 
 def plan_of(kind: str) -> dict[str, str] | None:
@@ -104,8 +109,9 @@ def check_divisible(model: Path, parallel: int, world_size: int) -> list[Options
         errors.append(OptionsError(what, where=where, remedy='pip install -U "transformers>=5.19,<6"'))
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     config = config.get("text_config", config)
-    plan = plan_of(str(config.get("model_type")))
-    if plan is not None and (why := problem(plan)):
+    kind = str(config.get("model_type"))
+    plan = plan_of(kind)
+    if plan is not None and (why := problem(kind, plan)):
         errors.append(OptionsError(f"the model in {model} cannot be divided: {why}", where=where, remedy=_WITHOUT))
         return errors
     for name, words in _SIZES.items():

@@ -13,6 +13,7 @@ from transformers.distributed.tensor_parallel import apply_tensor_parallelism, r
 
 from rolemesh.errors import OptionsError
 from rolemesh_fsdp.plans import DIVIDED, SUMMED, problem
+from rolemesh_training.inputs import text_config
 from rolemesh_training.model import architecture
 from rolemesh_training.options import HuggingFaceOptions
 
@@ -36,7 +37,7 @@ def division(options: HuggingFaceOptions, mesh: DeviceMesh) -> Division:
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         model = architecture(options)
     plan = _plan(model, mesh.size())
-    if why := problem(plan):
+    if why := problem(text_config(model).model_type, plan):
         raise OptionsError(f"the model in {options.model} cannot be divided: {why}", where="tensor_parallel")
     partial = {name for name, style in plan.items() if style == SUMMED}
     found = {name for name, _ in model.named_parameters() if _module_of(name) in partial}
