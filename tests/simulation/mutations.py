@@ -34,9 +34,11 @@ from rolemesh_durable.extensions.relayout.resizing import Resizing
 from rolemesh_durable.extensions.replicas.master import Ring
 from rolemesh_durable.extensions.replicas.ring import NextAgent
 from rolemesh_durable.extensions.scaling import master as scaling
-from rolemesh_durable.extensions.sharing.extension import SharedCalls
+from rolemesh_durable.extensions.sharing.extension import RankSharing
 from rolemesh_durable.extensions.sharing.mates import Mates
+from rolemesh_durable.extensions.sharing.shared_rows import SharedRows
 from rolemesh_durable.extensions.sharing.states import SharingState
+from rolemesh_durable.extensions.turns.admission import TurnAdmission
 from rolemesh_durable.protocol import edge as edges
 from rolemesh_durable.protocol import merge
 from rolemesh_durable.protocol import messages as m
@@ -53,7 +55,7 @@ from rolemesh_durable.protocol.delivery import first as first_delivery
 from rolemesh_durable.protocol.delivery.first import FirstChoice
 from rolemesh_durable.protocol.delivery.newest import NewestChoice
 from rolemesh_durable.protocol.edge import InEdgeState
-from rolemesh_durable.protocol.item_reports import settled
+from rolemesh_durable.protocol.item_reports import reports_record, settled
 from rolemesh_durable.protocol.line_cuts import Cuts, with_cut
 from rolemesh_durable.protocol.master import (
     carrying_out,
@@ -91,6 +93,7 @@ from rolemesh_durable.protocol.rank.snapshots import GroupSnapshots, SnapshotTak
 from rolemesh_durable.protocol.rank.version_port import GroupPort, VersionPort
 from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 from rolemesh_durable.rank.meter import Meter
+from rolemesh_durable.rank.port import port_of
 from rolemesh_failover_more_memory import MoreMemoryLevel
 from rolemesh_failover_shrink import ShrinkLevel
 from rolemesh_runtime import items
@@ -960,7 +963,31 @@ def _opens_late(original: Any) -> Any:
     return begin
 
 
+def _hears_of_no_items(original: Any) -> Any:
+    def chosen(self: Any, step: int, count: int, finished: Any) -> Any:
+        while not self._mates.is_made(step) and (item := self._mates.take(step, count)) is not None:
+            yield item
+
+    return chosen
+
+
+def _reports_this_life(original: Any) -> Any:
+    def counted(self: Any, made: Any, op: Any, count: int) -> Any:
+        yield from made
+        step, reports = self._ctx.step, port_of(self._ctx).take_items(self._ctx.step)
+        self._mates.made(step, count, reports)
+        self._record(reports_record(op.label, step, self._ctx.rank, count, reports))
+
+    return counted
+
+
 MUTATIONS: tuple[Mutation, ...] = (
+    Mutation("a rank takes an item without a look at what mates have taken", "ranks make no row twice without need",
+             "shared", method(SharedRows, "_chosen", _hears_of_no_items)),
+    Mutation("a rank reports the items of this life in place of those in its log", "an item's metrics count once",
+             "versions shared", method(SharedRows, "_counted", _reports_this_life)),
+    Mutation("a rank begins a call without its group", "no deadlock", "room group",
+             method(TurnAdmission, "_pass", lambda original: lambda self, barrier: True)),
     Mutation("an item that two ranks have made counts twice", "no row comes twice", "shared",
              lambda: patch.object(items, "assembled", _both_count(items.assembled))),
     Mutation("a restarted rank skips items that it had taken but not made",
@@ -1228,7 +1255,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a rank does not take the snapshot of its group before an operator", "no deadlock", "room group",
              lambda: patch.object(SnapshotTaker, "told", property(lambda self: False))),
     Mutation("a rank takes items before its mates have reported theirs", "ranks make no row twice without need",
-             "shared", method(SharedCalls, "before_call", lambda original: lambda self, op, step: None)),
+             "shared", method(RankSharing, "before_call", lambda original: lambda self, op, step: None)),
     Mutation("a rank takes a snapshot without its group", "no deadlock", "room group",
              method(Barrier, "heard", _takes_it_alone)),
     Mutation("a group begins a step before it knows its snapshot", "no deadlock", "room group",

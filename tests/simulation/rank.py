@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import greenlet
 from tests.simulation.calls import SimCalls
@@ -15,14 +15,15 @@ from tests.simulation.lines import former_lines, meter_of, started_again, stored
 from tests.simulation.memory import Entry, Part
 from tests.simulation.messages import Teller
 from tests.simulation.model import Mind, State, Value, chunks_of, cut, gather, initial_of, newest_of
-from tests.simulation.sharing import shared_items
+from tests.simulation.sharing import SimRows, make_item
 from tests.simulation.snapshots import SimPace, SimStore
 from tests.simulation.takeover import SimCrossing, SimFormer, SimRemains, origin_of, sizes_of
 
 from rolemesh.api.failures import Cause, Failure
 from rolemesh.graph.logical import OpCall
 from rolemesh_dataplane.transports import TransportError
-from rolemesh_durable.extensions.sharing.extension import SharedCalls
+from rolemesh_durable.extensions.sharing.extension import RankSharing
+from rolemesh_durable.extensions.sharing.sharer import Sharer
 from rolemesh_durable.extensions.turns.admission import TurnAdmission
 from rolemesh_durable.extensions.turns.extension import RankTurns
 from rolemesh_durable.extensions.turns.order import Positions
@@ -41,6 +42,7 @@ from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.restoring import Former, restore_edges
 from rolemesh_durable.protocol.rank.shape import JobShape
 from rolemesh_durable.protocol.rank.snapshots import GroupSnapshots, SnapshotTaker, omission_of
+from rolemesh_durable.rank.event_loop import Tasks
 from rolemesh_runtime.metrics import Metrics
 from rolemesh_runtime.operator_failure import OperatorFailed
 
@@ -101,7 +103,7 @@ class SimRank:
         """The newest step of which the snapshot has all that others have called for."""
         self.former: list[Metrics] = []
         """Lines of former generations."""
-        self.meter, self._ctx = meter_of(self)
+        self.meter, self.ctx = meter_of(self)
         self.timeline = agent.memory.timeline
         self.keeps = self.world.scenario.keeps.get(self.key, 1 << 30)
         self.mail = SimMail(self)
@@ -361,7 +363,7 @@ class SimRank:
         )
         turns = [RankTurns(ports, admission)] if launch.collective and self.mind.kind != "apart" else []
         told = [Teller(self)] if world.scenario.family == "messages" else []
-        hooks = RankHooks([self.shared, *turns, self.calls, *told])
+        hooks = RankHooks([self.shared, SimRows(self), *turns, self.calls, *told])
         self.before_snapshot = () if self.together else hooks.before_snapshot
         machine = self.machine = RankMachine(
             self.effects, driver, control, hooks, ports=ports, position=SimPosition(self), taker=self.taker
@@ -422,8 +424,8 @@ class SimRank:
     def _measure(self, step: int) -> None:
         """Report for each step that the rank counts once, and in which life of the job it is."""
         label = next((op.label for op in self.job.schedule[self.key[0]]), self.key[0])
-        self._ctx.metric(life=float(self.timeline))
-        self._ctx.count(n=1.0)
+        self.ctx.metric(life=float(self.timeline))
+        self.ctx.count(n=1.0)
         self.meter.collect(label)
         self.meter.finished(step, 0)
 
@@ -472,7 +474,8 @@ class SimRank:
         )  # fmt: skip
         effects = self.effects = effects_of(self, self.page, self.mail, SimLog(self))
         ports = self.ports = Ports(shape, effects, resume=launch.resume, barrier=self.barrier)
-        self.shared = SharedCalls(ports, self.mail.open_channel)
+        sharer = Sharer(self.ctx, ports, Tasks(cast("Any", None)), self.meter.record)
+        self.shared = RankSharing(sharer, self.mail.open_channel)
         log, origin = SimFormer(self), partial(origin_of, self, launch.origin_step)
         former = Former(log, log.records(), log.ours(), SimRemains(self), origin, self._carried, self._keep)
         restore_edges(ports, launch, self.shape.sizes, former)
@@ -544,10 +547,9 @@ class SimRank:
         """Run an operator; return its value, or its chunks."""
         world, ports, step = self.world, self.ports, self.doing
         assert ports is not None
-        taken = {param: self._taken(port, given[param], step) for param, port in ports.inputs.get(op.id, [])}
         if op.id in self.shared.mates:
-            return shared_items(self, op, step, taken)
-        inputs = list(taken.values())
+            return make_item(self, op, step, given)
+        inputs = list(self.values_of(op, given).values())
         self.computes(op, step)
         if op.calls:
             inputs.append(self.calls.ask(op, step))
@@ -573,6 +575,12 @@ class SimRank:
         if op.id not in ports.outputs or (count == 1 and value.h % 2):
             return Chunk(value, 0)
         return self._chunks(value, count)
+
+    def values_of(self, op: OpCall, given: Mapping[str, Any]) -> dict[str, Value]:
+        """Return the values that the ports have given an operator."""
+        assert self.ports is not None
+        ports = self.ports.inputs.get(op.id, [])
+        return {param: self._taken(port, given[param], self.doing) for param, port in ports}
 
     def computes(self, op: OpCall, step: int, factor: int = 1) -> None:
         """Be in an operator for some time."""
@@ -666,7 +674,7 @@ class SimPosition:
     @step.setter
     def step(self, step: int) -> None:
         rank = self._rank
-        rank.doing = step
+        rank.doing = rank.ctx.step = step
         if step > max(rank.finished, rank.step):
             rank.world.checks.begins(rank, step)
             rank.step = step

@@ -9,14 +9,14 @@ from rolemesh.graph.logical import OpCall
 from rolemesh_durable.extensions import Extension
 from rolemesh_durable.extensions.sharing.mates import Mates, Message, Say, decoded
 from rolemesh_durable.extensions.sharing.shared_rows import SharedRows
+from rolemesh_durable.extensions.sharing.sharer import Sharer
 from rolemesh_durable.protocol.delivery import delivery_of
 from rolemesh_durable.protocol.messages import Watermarks
 from rolemesh_durable.protocol.rank.extension import RankExtension
-from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.rank.channel import Receive
 from rolemesh_durable.rank.services import Rank
 
-__all__ = ["RankSharing", "SharedCalls", "Sharing"]
+__all__ = ["RankSharing", "Sharing"]
 
 CHANNEL = "sharing"
 Open = Callable[[str, Receive], Say]
@@ -27,15 +27,16 @@ class Sharing(Extension):
 
     def in_rank(self, rank: Rank) -> RankExtension | None:
         """Return the part of a rank that shares the rows of a call with other ranks of its role."""
-        part = RankSharing(rank)
+        part = RankSharing(Sharer(rank.ctx, rank.ports, rank.tasks, rank.record), rank.open_channel)
         return part if part.mates else None
 
 
-class SharedCalls(RankExtension):
-    """The mates of each call of a rank that shares its rows by demand."""
+class RankSharing(RankExtension):
+    """The calls of one rank whose rows it shares by demand: it runs them item by item, with its mates in each call."""
 
-    def __init__(self, ports: Ports[Any], open_channel: Open) -> None:
+    def __init__(self, rank: Sharer, open_channel: Open) -> None:
         """`open_channel` is `Rank.open_channel`."""
+        self._rank, ports = rank, rank.ports
         self._early: list[tuple[int, int, Message]] | None = []
         """The messages that came before `opened`, each with its sender and generation; None afterwards."""
         send = open_channel(CHANNEL, self._receive)
@@ -70,6 +71,11 @@ class SharedCalls(RankExtension):
         """Return True: other ranks may make all items of a shared call."""
         return op.id in self.mates
 
+    def wrap(self, op: OpCall, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that runs `method` for each item that this rank takes."""
+        mates = self.mates.get(op.id)
+        return method if mates is None else SharedRows(mates, self._rank).shared(method, op)
+
     def before_call(self, op: OpCall, step: int) -> None:
         """Wait until all mates have reported their items."""
         mates = self.mates.get(op.id)
@@ -86,16 +92,3 @@ class SharedCalls(RankExtension):
     def _take(self, rank: int, generation: int, message: Message) -> None:
         kind, edge, step, item = message
         self._of_edge[edge].message(kind, rank, generation, step, item)
-
-
-class RankSharing(SharedCalls):
-    """The shared calls of one rank, which runs them item by item."""
-
-    def __init__(self, rank: Rank) -> None:
-        super().__init__(rank.ports, rank.open_channel)
-        self._rank = rank
-
-    def wrap(self, op: OpCall, method: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that runs `method` for each item that this rank takes."""
-        mates = self.mates.get(op.id)
-        return method if mates is None else SharedRows(mates, self._rank).shared(method, op)

@@ -15,8 +15,8 @@ from typing import Any
 from rolemesh.graph.logical import OpCall
 from rolemesh.graph.routes import by_demand
 from rolemesh_durable.extensions.sharing.mates import Mates
+from rolemesh_durable.extensions.sharing.sharer import Sharer
 from rolemesh_durable.rank.call_sequence import CallSequence
-from rolemesh_durable.rank.services import Rank
 from rolemesh_runtime.items import Items, apart
 
 __all__ = ["OwnItems"]
@@ -26,7 +26,7 @@ class OwnItems:
     """The items of one call that this rank makes. A task makes an item; tasks of later steps outlast the call."""
 
     def __init__(
-        self, mates: Mates, rank: Rank, method: Callable[..., Coroutine[Any, Any, Any]], op: OpCall, items: Items
+        self, mates: Mates, rank: Sharer, method: Callable[..., Coroutine[Any, Any, Any]], op: OpCall, items: Items
     ) -> None:
         how = by_demand(mates.edge.dst_partition)
         assert how is not None

@@ -11,11 +11,11 @@ from rolemesh.graph.logical import OpCall
 from rolemesh.graph.routes import by_demand
 from rolemesh_durable.extensions.sharing.mates import Mates
 from rolemesh_durable.extensions.sharing.own_items import OwnItems
+from rolemesh_durable.extensions.sharing.sharer import Sharer
 from rolemesh_durable.protocol.item_reports import reports_record
 from rolemesh_durable.protocol.rank.page import DONE, WAITING
 from rolemesh_durable.rank.call_sequence import CallSequence
 from rolemesh_durable.rank.port import port_of
-from rolemesh_durable.rank.services import Rank
 from rolemesh_runtime.items import Items, apart
 
 __all__ = ["SharedRows"]
@@ -27,10 +27,10 @@ FIRST_NS = 20_000_000
 class SharedRows:
     """The rows of one edge. Each rank of the role makes some of them."""
 
-    def __init__(self, mates: Mates, rank: Rank) -> None:
+    def __init__(self, mates: Mates, rank: Sharer) -> None:
         self._edge, self._mates, self._rank = mates.edge, mates, rank
         self._ctx, self._waits, self._tasks = rank.ctx, rank.ports.waits, rank.tasks
-        self._fields, self._record = rank.status_page.fields, rank.record
+        self._fields, self._record = rank.ports.fields, rank.record
 
     def shared(self, method: Callable[..., Any], op: OpCall) -> Callable[..., Iterator[tuple[Any, ...]]]:
         """Return a function that calls `method`, of `op`, with each item that this rank takes.
