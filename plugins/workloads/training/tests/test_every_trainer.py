@@ -15,7 +15,6 @@ import trainer_group
 
 from rolemesh.api.batch import Batch, Ragged
 
-pytestmark = pytest.mark.soak
 LOSSES = "rolemesh_training.losses:"
 ITEMS: dict[str, dict[str, Any]] = {
     "accumulation": {"micro_batch_rows": 1},
@@ -59,6 +58,7 @@ def batch(seed: int, *, labels: bool) -> Batch:
     )
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("item", ITEMS)
 def test_two_ranks_take_the_steps_of_one(alone, trainer, model, item):
     group, own = trainer
@@ -82,11 +82,12 @@ def threads(workload: Any, ctx: Any) -> list[int]:
     for said in (workload.env["OMP_NUM_THREADS"], "1"):
         os.environ["OMP_NUM_THREADS"] = said
         torch.set_num_threads(1)
-        type(workload)().setup(replace(ctx, cpus=2.0))
+        type(workload)(workload.options).setup(replace(ctx, cpus=2.0))
         found.append(torch.get_num_threads())
     return found
 
 
+@pytest.mark.more
 def test_a_person_says_how_many_threads_a_rank_has(alone, model):
     given = {"model": str(model), "frozen": True}
     assert alone(threads, 1, given) == [[2, 1]]
