@@ -85,7 +85,7 @@ def test_a_slow_observer_costs_no_shared_memory(tmp_path: Path, monkeypatch: pyt
     assert (tmp_path / "told").read_text().endswith("ended\n")
 
 
-@pytest.mark.soak
+@pytest.mark.more
 def test_an_observer_that_hangs_for_ever_keeps_no_job_from_ending(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,7 +111,7 @@ def event(folder: Path, kind: str) -> dict[str, object]:
     raise AssertionError(f"no {kind}: " + (folder / "events.jsonl").read_text())
 
 
-@pytest.mark.soak
+@pytest.mark.more
 def test_a_profile_and_the_stacks_of_a_rank_come_with_an_event_that_says_who_asked(run: Path) -> None:
     client = TestClient(
         application(Runs(run.parent, run), Access(TOKEN)),
@@ -138,7 +138,7 @@ def test_a_profile_and_the_stacks_of_a_rank_come_with_an_event_that_says_who_ask
     assert str(event(run, "stacks_asked")["reason"]).startswith("rolemesh view: stacks, by ")
 
 
-@pytest.mark.soak
+@pytest.mark.more
 @pytest.mark.parametrize("run", [FULL], indirect=True)
 def test_no_button_leads_to_a_resize_that_is_refused_and_a_refusal_is_the_answer_to_the_form(run: Path) -> None:
     """The judge is the answer that `rolemesh scale` gets."""
