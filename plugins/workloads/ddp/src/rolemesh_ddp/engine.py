@@ -31,6 +31,8 @@ class Engine(Trainer):
         options, ctx = self.options, self.ctx
         seed = options.init_seed if options.init_seed is not None else ctx.seed_for("init")
         self.model = (self._made(seed) if options.factory is not None else load(options, seed)).to(self.device)
+        if not options.frozen and options.dtype == "float32":
+            self.lent.move(self.model)
         kept: dict[str, torch.Tensor] = {**parameters(self.model, options)}
         self.parameters = {n: p for n, p in sorted(kept.items()) if p.requires_grad}
         self.buffers: dict[str, torch.Tensor] = {}
@@ -107,9 +109,7 @@ class Engine(Trainer):
 
     def whole(self) -> Mapping[str, Shard]:
         dtype = getattr(torch, self.options.dtype)
-        shards = self.blocks.shards(
-            {n: t.to("cpu", dtype if t.dtype == torch.float32 else t.dtype) for n, t in self.blocks.data.items()}
-        )
+        shards = self.blocks.shards(self.lent.sent(self.blocks.data, dtype))
         return {alias: shards[name] for alias, name in self.blocks.names.items()}
 
     def shards(self) -> dict[str, Any]:

@@ -143,7 +143,7 @@ class Engine(Trainer):
     def whole(self) -> Mapping[str, Shard]:
         if self.options.frozen or self.options.stage < 3:
             blocks = Blocks(self._named, self.ctx.rank, self.ctx.world_size, self._chunk, self._aliases)
-            data = blocks.shards({name: block.to("cpu") for name, block in blocks.data.items()})
+            data = blocks.shards(self.lent.sent(blocks.data))
             return {alias: data[name] for alias, name in blocks.names.items()}
         data = {}
         for names in self._by_size():

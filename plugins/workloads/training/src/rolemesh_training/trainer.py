@@ -30,6 +30,7 @@ from rolemesh_training.group import join
 from rolemesh_training.inputs import text_config
 from rolemesh_training.learning import OVERFLOW, WEIGHTLESS, ZERO, Learning, cause, facts, no_rate
 from rolemesh_training.lengths import TokenColumn, fitted, taken
+from rolemesh_training.lent import Lent
 from rolemesh_training.measured import Fitness, fitness, remember, strictest
 from rolemesh_training.options import LOSS_OPTIONS, ONE_THREAD, token_column
 from rolemesh_training.packing import completion_logprobs, completion_values, row_scores
@@ -68,6 +69,7 @@ class Trainer(ABC):
             ctx, options.timeout_s, needed=self.needs_group(), parallel=self.parallel(), device=self.device.type
         )
         self.group = self.ranks.data
+        self.lent = Lent(ctx)
         self.prepare()
         self.parking = Parking(self.on_device())
         self._said: set[tuple[str, str]] = set()
