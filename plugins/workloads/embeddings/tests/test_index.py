@@ -19,7 +19,7 @@ def test_an_index_finds_what_a_dict_does(space: int, expected: int) -> None:
     for turn in range(40):
         if turn % 3 == 2:
             gone = rng.choice(list(known), len(known) // 5, replace=False)
-            index.remove(index.find(gone)[0])
+            index.remove(index.find(gone))
             for key in gone.tolist():
                 del known[key]
         keys = rng.permutation(np.unique(rng.integers(-space, space, 700)))
@@ -28,6 +28,6 @@ def test_an_index_finds_what_a_dict_does(space: int, expected: int) -> None:
         assert sorted(index.add(rows).tolist()) == sorted(known[key] for key in keys.tolist() if key in known)
         known.update(zip(keys.tolist(), rows.tolist(), strict=True))
         asked = np.array([*known, *range(100)])
-        assert index.find(asked)[0].tolist() == [known.get(key, -1) for key in asked.tolist()]
+        assert index.find(asked).tolist() == [known.get(key, -1) for key in asked.tolist()]
         assert index.counts.sum() == len(known)
         assert (2 * index.counts <= np.maximum(index.sizes, 2)).all()

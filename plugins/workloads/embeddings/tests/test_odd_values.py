@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.waiting import HANG_S
 
 from rolemesh import Batch, Ragged, RankContext
 from rolemesh.errors import RolemeshError
@@ -120,7 +121,7 @@ def test_a_wrong_call_fails_alone(server: Any) -> None:
             ps.fetch({"other": np.array([1])}),
             ps.fetch({"t": np.array([1])}),
         ]
-        return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 10)
+        return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), HANG_S)
 
     found = asyncio.run(ask())
     assert [isinstance(each, RolemeshError) for each in found] == [True, True, False, True, False], found
@@ -133,7 +134,7 @@ def test_calls_that_cannot_be_applied_fail_and_do_not_wait_for_ever(server: Any)
 
     async def ask() -> list[Any]:
         push = [ps.push(number, {"t": [keys, np.ones((len(keys), 4), np.float32)]}) for number in (1, 2)]
-        return await asyncio.wait_for(asyncio.gather(*push, return_exceptions=True), 30)
+        return await asyncio.wait_for(asyncio.gather(*push, return_exceptions=True), HANG_S)
 
     assert all("no room for more" in str(each) for each in asyncio.run(ask()))
 

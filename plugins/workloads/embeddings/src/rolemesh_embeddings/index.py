@@ -37,8 +37,8 @@ class Index:
         """Bytes of all regions."""
         return int(self._end * self.slots.itemsize)
 
-    def find(self, keys: Keys) -> tuple[Rows, Rows]:
-        """Return the row of each key, -1 for none, and its slot."""
+    def find(self, keys: Keys) -> Rows:
+        """Return the row of each key, -1 for none."""
         hashes = mix(keys)
         buckets = bucket_of(hashes)
         start, mask = self.starts[buckets], self.sizes[buckets] - 1
@@ -51,7 +51,7 @@ class Index:
             found = self.slots[at[going]].astype(np.int64) - 1
             rows[going] = found
             going = going[(found >= 0) & (self._keys[found] != keys[going])]
-        return rows, at
+        return rows
 
     def add(self, rows: Rows) -> Rows:
         """Index rows whose keys are different. Return those that had some of these keys before."""
@@ -60,7 +60,7 @@ class Index:
         full = 2 * (self.counts + np.bincount(buckets, minlength=BUCKETS)) > self.sizes
         if full.any():
             here = np.flatnonzero(full[buckets])
-            new = here[self.find(self._keys[rows[here]])[0] < 0]
+            new = here[self.find(self._keys[rows[here]]) < 0]
             more = np.bincount(buckets[new], minlength=BUCKETS)
             self._make_room(np.flatnonzero(2 * (self.counts + more) > self.sizes), more)
         before = self._place(rows, hashes, buckets)

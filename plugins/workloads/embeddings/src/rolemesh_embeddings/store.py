@@ -64,7 +64,7 @@ class Store:
 
     def find(self, keys: Keys) -> Rows:
         """Return the row of each key, -1 for none."""
-        return self.index.find(keys)[0]
+        return self.index.find(keys)
 
     def insert(self, keys: Keys) -> Rows:
         """Add rows for new, different keys, and return their numbers. The other columns are undefined."""

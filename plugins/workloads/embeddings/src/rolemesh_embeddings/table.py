@@ -41,7 +41,7 @@ class Table:
 
     @property
     def kind(self) -> list[Any]:
-        """What the table's rows in files and states are made for: dim, type of the values, optimizer."""
+        """Form of the table's rows in files and states: dim, type of the values, optimizer."""
         return [self.options.dim, self.options.dtype, self.options.optimizer.use]
 
     def lookup(self, keys: Keys) -> tuple[Floats, int]:
