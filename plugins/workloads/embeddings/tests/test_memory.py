@@ -59,7 +59,7 @@ def last_line(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / "runs/grow/metrics.jsonl").read_text().splitlines()[-1]))
 
 
-@pytest.mark.soak
+@pytest.mark.more
 def test_servers_are_added_while_a_table_grows(tmp_path: Path) -> None:
     scaler = {"use": "memory", "options": {"period_s": 0.5, "cool_down_s": 0.5}}
     ps = {"world_size": {"min": 1, "max": 3, "start": 1}, "resources": {"cpu": 0, "memory_gb": 0.05}}

@@ -58,8 +58,10 @@ def batch(seed: int, *, labels: bool) -> Batch:
     )
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("item", ITEMS)
+@pytest.mark.parametrize(
+    "item",
+    [pytest.param(item, marks=pytest.mark.more if item == "accumulation" else pytest.mark.soak) for item in ITEMS],
+)
 def test_two_ranks_take_the_steps_of_one(alone, trainer, model, item):
     group, own = trainer
     given = {"model": str(model), "lr": 1e-2, "init_seed": 5, **ITEMS[item]}

@@ -170,7 +170,7 @@ def test_every_causal_model_of_transformers_gets_what_its_rows_get_alone(kind, a
             compare(model, *texts)
 
 
-@pytest.mark.soak
+@pytest.mark.more
 def test_a_model_that_trains_only_on_rows_of_one_length_says_so(tmp_path):
     model = model_of(config_of("reformer"), tmp_path, "eager")
     torch.testing.assert_close(completion_logprobs(model, *SHORT, CPU), alone(model, *SHORT), rtol=1e-4, atol=1e-5)
