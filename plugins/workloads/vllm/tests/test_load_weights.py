@@ -71,6 +71,25 @@ def test_the_given_memory_is_not_kept(rollout: VLLMWorkload, prompts: Any, new_w
     assert rollout.evaluate(prompts(2)) == expected
 
 
+def test_an_update_that_breaks_off_leaves_room_for_the_next(
+    rollout: VLLMWorkload, prompts: Any, new_weights: Any
+) -> None:
+    import torch
+
+    _, weights = new_weights(75, 75)
+    rollout.load_weights(weights)
+    expected = rollout.evaluate(prompts(2))
+
+    def broken() -> Any:
+        yield "model.norm.weight", torch.zeros(64)
+        raise OSError("no further tensors")
+
+    with pytest.raises(OSError, match="no further tensors"):
+        rollout.engine._take(broken())
+    rollout.load_weights(weights)
+    assert rollout.evaluate(prompts(2)) == expected
+
+
 def test_adapters_are_merged_into_the_weights_of_the_folder(
     rollout: VLLMWorkload, tiny_model: Any, prompts: Any, new_weights: Any, greedy: Any, adapters: Any
 ) -> None:

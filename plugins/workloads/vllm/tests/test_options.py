@@ -124,6 +124,11 @@ def test_the_place_of_the_parts_is_an_option_of_the_workload(tiny_model: Path, n
         check(tiny_model, **{name: "mp"})
 
 
+def test_the_way_of_new_weights_is_the_operator_that_takes_them(tiny_model: Path) -> None:
+    with pytest.raises(OptionsError, match="the workload sets this engine argument itself, from the operator `load_we"):
+        check(tiny_model, weight_transfer_config={"backend": "nccl"})
+
+
 def test_a_context_without_room_for_prompts_is_refused(tiny_model: Path) -> None:
     with pytest.raises(OptionsError, match=r"max_model_len 8 leaves no room"):
         check(tiny_model, max_model_len=8)

@@ -28,8 +28,9 @@ from rolemesh_vllm.options import NUCLEUS, ONE_THREAD, PENALTIES, EngineOptions,
 from rolemesh_vllm.requests import Requests
 from rolemesh_vllm.rows import Completion, Room, fitted, prompt_column
 from rolemesh_vllm.sampler import Sampler
+from rolemesh_vllm.transfer import BACKEND, without_reload_warnings
 from rolemesh_vllm.turns import answer_of, no_room, shape_of, token_ids
-from rolemesh_vllm.workers import RankExecutor, several_processes, without_reload_warnings
+from rolemesh_vllm.workers import RankExecutor, several_processes
 
 __all__ = ["Engine", "as_tensor", "completion", "sampling"]
 
@@ -57,7 +58,7 @@ class Engine:
         self._model = model
         cpu = is_cpu_build()
         args = default_engine_args(model, cpu=cpu, share=share, turns=turns, invariant=options.batch_invariant)
-        args |= options.engine | extra
+        args |= {"weight_transfer_config": {"backend": BACKEND}} | options.engine | extra
         if args.get(TENSOR_PARALLEL, 1) > 1:
             args |= several_processes()
         if cpu:
@@ -178,14 +179,11 @@ class Engine:
         self._take(merged(self._model, tensors, scaling, self._tied))
 
     def _take(self, tensors: Iterator[tuple[str, torch.Tensor]]) -> None:
-        if self._workers is None:
-            self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": tensors})
-        else:
-            with self._deaths_named():
-                self.llm.collective_rpc("begin_weights")
-                for bucket in in_buckets(tensors):
-                    self.llm.collective_rpc("take_weights", args=(bucket,))
-                self.llm.collective_rpc("end_weights")
+        with self._deaths_named():
+            self.llm.collective_rpc("start_weight_update")
+            for some in [tensors] if self._workers is None else in_buckets(tensors):
+                self.llm.collective_rpc("update_weights", args=({"weights": some},))
+            self.llm.collective_rpc("finish_weight_update")
         self._forget_prefixes()
 
     def _deaths_named(self) -> AbstractContextManager[None]:

@@ -36,6 +36,7 @@ DERIVED: dict[str, str] = {
     "seed": "the job's seed",
     "distributed_executor_backend": "engine.tensor_parallel_size",
     "worker_cls": "engine.tensor_parallel_size",
+    "weight_transfer_config": "the operator `load_weights`",
 }
 """Engine arguments that the workload sets, each with its source. `engine` must not have them."""
 

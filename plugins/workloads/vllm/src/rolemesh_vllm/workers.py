@@ -8,7 +8,6 @@ removes it.
 from __future__ import annotations
 
 import ctypes
-import logging
 import multiprocessing
 import os
 import signal
@@ -22,11 +21,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from vllm.config import set_current_vllm_config
-from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
-from rolemesh_vllm.buckets import Bucket
+import rolemesh_vllm.transfer  # noqa: F401 (a spawned worker knows the backend by this)
 from rolemesh_vllm.engine_args import is_cpu_build
 from rolemesh_vllm.invariant import make_batches_invariant
 
@@ -35,7 +32,7 @@ if is_cpu_build():
 else:
     from vllm.v1.worker.gpu_worker import Worker as _PlatformWorker
 
-__all__ = ["RankExecutor", "RankWorker", "several_processes", "without_reload_warnings"]
+__all__ = ["RankExecutor", "RankWorker", "several_processes"]
 
 PR_SET_PDEATHSIG = 1
 DEATH_S = 0.2
@@ -51,7 +48,7 @@ main(int(sys.argv[1]))
 
 
 class RankWorker(_PlatformWorker):  # type: ignore[misc]
-    """vLLM's worker for the platform, which dies with the rank and receives weights in buckets."""
+    """vLLM's worker for the platform, which dies with the rank."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         parent = multiprocessing.parent_process()
@@ -71,22 +68,6 @@ class RankWorker(_PlatformWorker):  # type: ignore[misc]
         if is_cpu_build():
             for path in Path("/dev/shm").glob(f"{os.environ['VLLM_DIST_IDENT']}-*_{self.rank}"):
                 path.unlink(missing_ok=True)
-
-    def begin_weights(self) -> None:
-        """Prepare for new weights of the whole model, which come in buckets."""
-        without_reload_warnings()
-        with set_current_vllm_config(self.vllm_config):
-            initialize_layerwise_reload(self.model_runner.get_model())
-
-    def take_weights(self, bucket: Bucket) -> None:
-        """Load this worker's part of these tensors."""
-        with set_current_vllm_config(self.vllm_config):
-            self.model_runner.get_model().load_weights(bucket.tensors())
-
-    def end_weights(self) -> None:
-        """Finish: all tensors were received."""
-        with set_current_vllm_config(self.vllm_config):
-            finalize_layerwise_reload(self.model_runner.get_model(), self.model_config)
 
 
 class RankExecutor(MultiprocExecutor):  # type: ignore[misc]
@@ -152,15 +133,6 @@ def several_processes() -> dict[str, Any]:
         "distributed_executor_backend": ForkingExecutor if forks else RankExecutor,
         "worker_cls": f"{RankWorker.__module__}.{RankWorker.__qualname__}",
     }
-
-
-def without_reload_warnings() -> None:
-    """Silence the warning of each update about layers without weights, such as rotary embeddings; `Engine.load` checks
-    all names.
-
-    Call it after creating an engine or worker, which configures logging again.
-    """
-    logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
 
 
 def _let_go_of_sockets() -> None:

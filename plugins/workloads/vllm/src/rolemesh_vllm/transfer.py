@@ -1,0 +1,68 @@
+"""vLLM's interface for new weights while an engine runs, with tensors that the rank itself hands over. Imports vllm."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from vllm.distributed.weight_transfer import WeightTransferEngineFactory
+from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+from rolemesh_vllm.buckets import Bucket
+
+__all__ = ["BACKEND", "RankTransfer", "without_reload_warnings"]
+
+BACKEND: Final = "rolemesh"
+"""Name of `RankTransfer` in vLLM's ``weight_transfer_config``."""
+
+
+@dataclass
+class Update(WeightTransferUpdateInfo):
+    """Some of the tensors of the checkpoint, by name: a bucket, or in the engine's own process the tensors
+    themselves."""
+
+    weights: Bucket | Iterable[tuple[str, torch.Tensor]]
+
+
+class RankTransfer(WeightTransferEngine[WeightTransferInitInfo, Update]):  # type: ignore[misc]
+    """Loads each worker's part of the tensors, layer by layer, into the weights that the worker has."""
+
+    init_info_cls = WeightTransferInitInfo
+    update_info_cls = Update
+
+    def init_transfer_engine(self, init_info: WeightTransferInitInfo) -> None:
+        """There is nobody to connect to."""
+
+    def start_weight_update(self) -> None:
+        without_reload_warnings()
+        initialize_layerwise_reload(self.model)
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        # Not vLLM's own, which waits for the accelerator: torch has none on CPUs, and copies here are in order.
+        self.receive_weights(self.parse_update_info(update_info))
+
+    def receive_weights(self, update_info: Update) -> None:
+        given = update_info.weights
+        self.model.load_weights(given.tensors() if isinstance(given, Bucket) else given)
+
+    def finish_weight_update(self) -> None:
+        finalize_layerwise_reload(self.model, self.model_config)
+
+    def shutdown(self) -> None:
+        """There is nothing to release."""
+
+
+def without_reload_warnings() -> None:
+    """Silence the warning of each update about layers without weights, such as rotary embeddings; `Engine.load` checks
+    all names.
+
+    Call it after creating an engine or worker, which configures logging again.
+    """
+    logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
+
+
+WeightTransferEngineFactory.register_engine(BACKEND, RankTransfer)
