@@ -74,7 +74,7 @@ def test_hello_is_done_in_seconds_without_torch(example: Any) -> None:
     assert job.result()["status"] == "done"
 
 
-@pytest.mark.soak
+@pytest.mark.more
 @pytest.mark.scenario("rolemesh run examples/sft/job.yaml")
 def test_sft_learns_and_two_runs_end_with_the_same_weights(example: Any) -> None:
     job = example("sft")
@@ -249,9 +249,11 @@ LEAVES_A_MODEL = {
 
 
 @pytest.mark.slow
-@pytest.mark.soak
 @pytest.mark.usefixtures("smollm2")
-@pytest.mark.parametrize("name", LEAVES_A_MODEL)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.more if name == "sft" else pytest.mark.soak) for name in LEAVES_A_MODEL],
+)
 def test_transformers_loads_the_examples_trained_models(example: Any, name: str) -> None:
     import torch
     import transformers
