@@ -79,6 +79,26 @@ def test_a_client_and_a_server_learn_what_torch_does(server: Any, optimizer: str
     np.testing.assert_allclose(found, wanted, rtol=1e-5 if dtype == "float32" else 2**-7, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("tables", "said"),
+    [
+        ({"t": {"dim": 2, "scale": float("inf")}}, "finite"),
+        ({"t": {"dim": 2, "optimizer": {"use": "adam", "lr": float("inf")}}}, "finite"),
+        ({"t": {"dim": 2}, "t_keys": {"dim": 2}}, "a column for the table 't'"),
+    ],
+)
+def test_options_that_can_only_be_a_mistake_are_refused(tables: Any, said: str) -> None:
+    with pytest.raises((ValueError, RolemeshError), match=said):
+        Embeddings.check(EmbeddingsOptions.model_validate({"tables": tables}), 1)
+
+
+def test_a_module_with_more_parameters_than_dense_rows_have_is_an_error(server: Any) -> None:
+    ps, client = server(tables={"net": {"dim": 4, "dense_rows": 3}}), EmbeddingClient()
+    client.hold("net", torch.nn.Linear(10, 4))
+    with pytest.raises(RolemeshError, match="set dense_rows to 11"):
+        client.load(ps.lookup(Batch({"t": np.array([1])})))
+
+
 @pytest.mark.parametrize("keys", [[1.0], [True], ["a"], [None], np.array([2**64], object)])
 def test_values_that_are_no_integers_are_refused_as_keys(server: Any, keys: Any) -> None:
     """A float that was cut to an integer would be another key."""

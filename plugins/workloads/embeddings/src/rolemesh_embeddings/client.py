@@ -97,6 +97,11 @@ class EmbeddingClient(torch.nn.Module):
         rows = torch.from_numpy(np.ascontiguousarray(values[order]))
         if name in self._dense:
             module, begin = self._dense[name]
+            if values.size < len(begin):
+                raise RolemeshError(
+                    f"the table {name!r} has {values.size} values in its dense rows, and the module {len(begin)}",
+                    remedy=f"set dense_rows to {-(-len(begin) // values.shape[1])}, see EmbeddingClient.rows_of",
+                )
             vector_to_parameters(begin + rows.reshape(-1)[: len(begin)], module.parameters())
             module.zero_grad()
         else:

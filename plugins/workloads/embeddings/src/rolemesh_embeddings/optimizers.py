@@ -13,7 +13,7 @@ __all__ = ["Adagrad", "Adam", "Ftrl", "Optimizer", "Sgd"]
 Floats = NDArray[np.float32]
 
 
-class Sgd(BaseModel, extra="forbid"):
+class Sgd(BaseModel, extra="forbid", allow_inf_nan=False):
     """`torch.optim.SGD` without momentum."""
 
     use: Literal["sgd"] = "sgd"
@@ -74,7 +74,7 @@ class Adam(Sgd):
         values -= np.float32(size) * (kept[:, 0] / (np.sqrt(kept[:, 1]) + np.float32(self.eps)))
 
 
-class Ftrl(BaseModel, extra="forbid"):
+class Ftrl(BaseModel, extra="forbid", allow_inf_nan=False):
     """FTRL-Proximal (McMahan et al. 2013, algorithm 1): many weights become exactly 0."""
 
     use: Literal["ftrl"]

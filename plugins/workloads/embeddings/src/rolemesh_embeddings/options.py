@@ -11,7 +11,7 @@ from rolemesh_embeddings.optimizers import Adagrad, Optimizer
 __all__ = ["EmbeddingsOptions", "TableOptions"]
 
 
-class TableOptions(BaseModel, extra="forbid"):
+class TableOptions(BaseModel, extra="forbid", allow_inf_nan=False):
     """One table: 64-bit keys, each with a row of `dim` values."""
 
     dim: int = Field(ge=1, description="values of a row")
@@ -31,7 +31,7 @@ class TableOptions(BaseModel, extra="forbid"):
     most_rows: int = Field(0, ge=0, description="maximum number of rows of a rank; 0: what twice its memory would hold")
 
 
-class EmbeddingsOptions(BaseModel, extra="forbid"):
+class EmbeddingsOptions(BaseModel, extra="forbid", allow_inf_nan=False):
     """Options of the workload `embeddings`."""
 
     tables: dict[str, TableOptions] = Field(min_length=1, description="tables by name")

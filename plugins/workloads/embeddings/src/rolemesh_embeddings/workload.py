@@ -29,6 +29,8 @@ SHOWN = 100
 """Number of updates between two records of the hottest keys."""
 OWNER = ".of-role-"
 """Begin of the name of a file in a folder of exports, whose end is the role's name."""
+ENDS = ("_keys", "_values", "_grads")
+"""Ends of the names of columns for a table, behind the table's name."""
 AT_ONCE = 256
 """Maximum number of calls of a service that a rank answers together."""
 
@@ -50,6 +52,14 @@ class Embeddings(Workload):
                     f"the table {name!r} is no column of a batch",
                     where=f"tables.{name}",
                     remedy="use letters, digits and _",
+                )
+            if others := [
+                other for end in ENDS if (other := name.removesuffix(end)) != name and other in options.tables
+            ]:
+                raise OptionsError(
+                    f"the table {name!r} has the name of a column for the table {others[0]!r}",
+                    where=f"tables.{name}",
+                    remedy=f"use another name than {', '.join(others[0] + end for end in ENDS)}",
                 )
             if table.dtype == "bfloat16" and table.optimizer.use == "ftrl":
                 raise OptionsError(
