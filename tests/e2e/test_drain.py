@@ -83,7 +83,7 @@ def test_a_node_that_leaves_with_notice_costs_no_step_and_restarts_nobody_else(m
     no_step_is_lost(job)
 
 
-@pytest.mark.soak
+@pytest.mark.more
 def test_an_agent_that_gets_a_sigterm_gives_notice_of_its_node(make_job: Callable[..., Job]) -> None:
     job, process, node = started(make_job)
     (agent,) = [agent for agent in job.running().agents if agent.node == node]
@@ -95,7 +95,7 @@ def test_an_agent_that_gets_a_sigterm_gives_notice_of_its_node(make_job: Callabl
     finished(job, process)
 
 
-@pytest.mark.soak
+@pytest.mark.more
 def test_without_room_the_job_goes_on_and_says_so(make_job: Callable[..., Job]) -> None:
     job, process, node = started(make_job, 2)
     assert job.cli("drain", job.name, node, "--no-wait").returncode == 0
