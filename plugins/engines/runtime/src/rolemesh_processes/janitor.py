@@ -145,7 +145,7 @@ def owner_of(folder: str) -> "dict[str, object]":
     """Return the content of the folder's owner file: {} unless it is one of ours."""
     try:
         found = json.loads(read(folder, OWNER_FILE))
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) and found.get("owner") == OWNER else {}
 
