@@ -17,7 +17,7 @@ from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.delivery.first import decode_taken
 from rolemesh_durable.protocol.delivery.newest import age_in
 from rolemesh_durable.protocol.edge import LogLost
-from rolemesh_durable.protocol.rank.effects import Consumer, Effects, GroupEnd, Producer, Reader, Waits
+from rolemesh_durable.protocol.rank.effects import Consumer, Effects, Flushed, GroupEnd, Producer, Reader, Waits
 from rolemesh_durable.protocol.rank.out_edge import OutEdge
 from rolemesh_durable.protocol.rank.page import FIELDS, IDLE
 from rolemesh_durable.rank.channel import Receive, Send
@@ -98,7 +98,7 @@ class SimMail:
         self.group: GroupEnd | None = None
         self.peers: dict[tuple[str, int], m.Peer] = {}
         self._early: list[tuple[Any, ...]] = []
-        self._put_off: list[Consumer] = []
+        self._put_off: list[Flushed] = []
 
     def generation(self, role: str, rank: int) -> int:
         """Return the newest known generation of a peer."""
@@ -161,7 +161,7 @@ class SimMail:
         """Tell a rank of the group."""
         self._send((self.site.role, rank), "gather", kind, position, vote)
 
-    def put_off(self, end: Consumer) -> None:
+    def put_off(self, end: Flushed) -> None:
         """Flush `end` before the rank waits."""
         self._put_off.append(end)
 
@@ -257,6 +257,11 @@ class SimWaits(Waits):
             rank.until(lambda told=rank.taking: has_come() or rank.taking > told)
         self.leave(stay)
         return True
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the agent has said stop."""
+        return self._rank.stopping
 
     def look(self) -> None:
         """Handle what has come."""

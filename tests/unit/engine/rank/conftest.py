@@ -286,10 +286,10 @@ class Fleet:
             ports = Ports(shape, effects)
             tasks, channels = Tasks(endpoint), Channels(endpoint, flow.roles)
             master = MasterMail(StartRef(role, rank, 0), control, endpoint.report)
-            place = Rank(ctx, workload, endpoint, status_page, meter, ports, None, tasks, channels, master)
+            place = Rank(ctx, workload, status_page, meter, ports, None, tasks, channels, master)
             parts = [extension(None).in_rank(place) for extension in extensions]
             hooks = RankHooks([part for part in parts if part is not None])
-            loop = Loop(place, hooks, control, effects, origin=lambda folder: None)
+            loop = Loop(place, endpoint, hooks, control, effects, origin=lambda folder: None)
             control(m.Connect(tuple(peers), None))
             grouped = ctx.rendezvous is not None
             loop.begin(m.RankLaunch(role, rank, size, 0, 1, 0, collective=grouped), master)

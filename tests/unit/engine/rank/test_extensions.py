@@ -16,6 +16,7 @@ from rolemesh_durable.extensions.ranks import RANK_EXTENSIONS
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.extension_message import ExtensionMessage
 from rolemesh_durable.protocol.rank.extension import RankExtension, RankHooks
+from rolemesh_durable.protocol.rank.page import IDLE
 from rolemesh_durable.rank.frames import encode_control
 from rolemesh_durable.rank.services import Rank
 
@@ -130,8 +131,7 @@ class Greeting(RankExtension):
         self.rank.record({f"finished {self.rank.ctx.role}/{self.rank.ctx.rank}": step})
 
     def steps_end(self, finished: int) -> None:
-        while len(self.heard) < STEPS:
-            self.rank.endpoint.wait()
+        self.rank.waits.until(lambda: len(self.heard) >= STEPS, IDLE)
         self.rank.workload.seen += self.heard  # type: ignore[attr-defined]
 
 
@@ -184,8 +184,7 @@ class Asking(RankExtension):
         self.heard_of.append(message.step)
 
     def steps_end(self, finished: int) -> None:
-        while finished not in self.heard_of:
-            self.rank.endpoint.wait()
+        self.rank.waits.until(lambda: finished in self.heard_of, IDLE)
         self.rank.workload.seen += self.heard_of  # type: ignore[attr-defined]
 
 

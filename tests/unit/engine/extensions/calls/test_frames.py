@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import struct
 from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -13,7 +13,8 @@ from rolemesh.api.service import ServiceSpec
 from rolemesh.api.workload import RankContext
 from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh_dataplane.codec import decode, encode
-from rolemesh_dataplane.payload import HEAD
+from rolemesh_dataplane.payload import DATA, HEAD, INLINE
+from rolemesh_durable.extensions.calls.extension import RankCalls
 from rolemesh_durable.extensions.calls.frames import (
     ANSWER,
     Answer,
@@ -23,55 +24,41 @@ from rolemesh_durable.extensions.calls.frames import (
     key_of,
     read_request,
 )
-from rolemesh_durable.extensions.calls.serving import Serving
+from rolemesh_durable.extensions.calls.states import ways
 from rolemesh_durable.protocol.rank.shape import JobShape
+from rolemesh_durable.rank.channel import Receive
+from rolemesh_durable.rank.frames import CREDIT, CREDITS
+from rolemesh_durable.rank.port import EnginePort
 
 GRAPH = LogicalGraph(
     "calls", (OpCall(0, "a", "act", "a.act", None, calls=("box",)),), (), {"box": {"run": ServiceSpec("run")}}
 )
 KEY = b"k" * 16
-
-
-class Endpoint:
-    """Takes note of what is refused."""
-
-    def __init__(self) -> None:
-        self.site = SimpleNamespace(role="box", rank=0, generation=0)
-        self.refused: list[str] = []
-
-    def refuse(self, what: object) -> None:
-        self.refused.append(str(what))
-
-    def register_consumer(self, way: int, port: object) -> None:
-        self.consumer = port
-
-    def register_producer(self, way: int, port: object) -> None:
-        self.producer = port
-
-    def generation(self, role: str, rank: int) -> int:
-        return -1
+(WAY,) = ways(GRAPH)
 
 
 @pytest.fixture
-def endpoint() -> Endpoint:
-    found = Endpoint()
+def receive() -> Receive:
+    """The end of a called rank on the channel of calls."""
     job = JobShape(GRAPH, {"a": 1, "box": 1}, 10, retention_bytes=1)
+    mail = SimpleNamespace(site=SimpleNamespace(role="box", rank=0, generation=0), generation=lambda role, rank: -1)
+    opened: list[Receive] = []
     rank = SimpleNamespace(
-        ctx=RankContext(role="box"),
+        ctx=RankContext(role="box", port=EnginePort()),
         job=job,
-        endpoint=found,
         workload=SimpleNamespace(run=lambda x: x),
-        status_page=SimpleNamespace(fields=[0] * 16),
         meter=SimpleNamespace(span=lambda *_: None),
         tasks=None,
-        ports=SimpleNamespace(waits=None),
+        ports=SimpleNamespace(waits=None, mail=mail, fields=[0] * 16),
+        open_channel=lambda name, receive: opened.append(receive),
     )
-    Serving(rank)  # type: ignore[arg-type]
+    RankCalls(rank, calls=False, serves=True)  # type: ignore[arg-type]
+    (found,) = opened
     return found
 
 
-def item(header: bytes) -> Any:
-    return SimpleNamespace(header=header, buffers=lambda: ())
+def frame(header: bytes, way: int = WAY.asks) -> bytes:
+    return HEAD.pack(DATA, INLINE, 1, way, 0, 0, 0, 0, len(header), 0) + header
 
 
 @pytest.mark.parametrize(
@@ -86,20 +73,18 @@ def item(header: bytes) -> Any:
         msgspec.msgpack.encode([KEY, "run", -5, -1, b""]),
     ],
 )
-def test_a_call_that_is_none_is_refused(endpoint: Endpoint, header: bytes) -> None:
-    endpoint.consumer.arrived(0, 0, 0, 0, True, item(header))
-    assert len(endpoint.refused) == 1
+def test_a_call_that_is_none_is_refused(receive: Receive, header: bytes) -> None:
+    with pytest.raises(struct.error):
+        receive("a", 0, 0, frame(header))
 
 
-def test_a_call_of_a_rank_that_there_is_not_is_refused_and_so_is_one_without_a_value(endpoint: Endpoint) -> None:
-    good = msgspec.msgpack.encode(Request(KEY, "run", 0, -1, b""))
-    endpoint.consumer.arrived(7, 0, 0, 0, True, item(good))
-    endpoint.consumer.arrived(0, 0, 0, 0, True, None)
-    endpoint.producer.asked(0, 0, 0, 0)
-    assert len(endpoint.refused) == 3
-    endpoint.producer.acked(7, 0, 5)
-    endpoint.consumer.arrived(0, 0, 0, 0, True, item(good))
-    assert len(endpoint.refused) == 3
+def test_a_call_of_a_rank_that_there_is_not_is_refused_and_so_is_one_without_a_value(receive: Receive) -> None:
+    good = frame(msgspec.msgpack.encode(Request(KEY, "run", 0, -1, b"")))
+    for role, rank, body in (("a", 7, good), ("b", 0, good), ("a", 0, b""), ("a", 0, frame(good, WAY.answers))):
+        with pytest.raises(struct.error):
+            receive(role, rank, 0, body)
+    receive("a", 7, 0, CREDITS.pack(CREDIT, WAY.answers, 7, 0, 5))
+    receive("a", 0, 0, good)
 
 
 def test_an_answer_that_was_kept_is_read_with_its_arrays() -> None:

@@ -17,7 +17,7 @@ from rolemesh_dataplane.transports import Sender, Site, Transport, TransportErro
 from rolemesh_durable.malformed import UNREADABLE, Dropped
 from rolemesh_durable.protocol.edge import LogLost
 from rolemesh_durable.protocol.messages import AgentToRank, Peer, RankToAgent, Stop, decode_agent_to_rank, encode
-from rolemesh_durable.protocol.rank.effects import Consumer, Producer, Stopping
+from rolemesh_durable.protocol.rank.effects import Consumer, Flushed, Producer, Stopping
 from rolemesh_durable.rank import frames
 from rolemesh_durable.rank.arrived import Arrived
 from rolemesh_durable.rank.loopback import Loopback
@@ -96,10 +96,9 @@ class Endpoint:
         self._early: list[tuple[bytes, list[Buffer]]] = []
         self._early_messages: list[bytes] = []
         self._keep_slots = keep_slots
-        self._dirty: list[Consumer] = []
-        socket = self._inbox.socket
+        self._dirty: list[Flushed] = []
+        self._socket = socket = self._inbox.socket
         socket.setsockopt(zmq.RCVTIMEO, IDLE_MS)
-        self._socket = socket
         self._receive = socket.recv
         self._agent: zmq.Socket[bytes] | None = None
         if agent_address:
@@ -235,9 +234,9 @@ class Endpoint:
             soon = hook() or soon
         return soon
 
-    def put_off(self, consumer: Consumer) -> None:
-        """Flush `consumer` before the rank blocks."""
-        self._dirty.append(consumer)
+    def put_off(self, end: Flushed) -> None:
+        """Flush `end` before the rank blocks."""
+        self._dirty.append(end)
 
     def wait(self) -> None:
         """Handle all messages that are there; block until there is one. Raises `Stopping`, `TransportError`.

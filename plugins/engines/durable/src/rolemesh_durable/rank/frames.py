@@ -8,17 +8,8 @@ from __future__ import annotations
 import struct
 
 __all__ = [
-    "ASK",
-    "ASKS",
-    "BARRIER",
-    "BARRIERS",
-    "CHANNEL",
-    "CHANNELS",
-    "CONTROL",
-    "CREDIT",
-    "CREDITS",
-    "encode_control",
-]
+    "ASK", "ASKS", "BARRIER", "BARRIERS", "CHANNEL", "CHANNELS", "CONTROL", "CREDIT", "CREDITS", "encode_control",
+]  # fmt: skip
 
 CREDIT, CONTROL, ASK, BARRIER, CHANNEL = 2, 3, 4, 5, 6
 """Tags of frames: the first byte. A frame with data has the tag 1."""

@@ -62,8 +62,7 @@ class Life:
         job, launch = start.job, start.launch
         self._start, self._endpoint, self._status_page, self._control = start, endpoint, status_page, control
         self._workload, self._barrier, self._ctx = workload, barrier, ctx
-        self._keeps = job.snapshots.enabled
-        self._stateful = launch.role in job.stateful
+        self._keeps, self._stateful = job.snapshots.enabled, launch.role in job.stateful
         self._waits, self._shortage = place.waits, Shortage(endpoint.idle, place.waits, status_page.fields)
         endpoint.pool.await_memory(self._shortage)
         log = _send_log(start, self._shortage) if self._keeps else None
@@ -75,16 +74,15 @@ class Life:
         self._shortage.attach(ports)
         self._notes = Notes(ctx, log)
         port_of(ctx).keep(self._notes)
-        self._tasks = Tasks(endpoint)
-        channels, master = Channels(endpoint, job.graph.roles), place.master
-        rank = Rank(ctx, workload, endpoint, status_page, self._meter, ports, log, self._tasks, channels, master)
+        self._tasks, channels = Tasks(endpoint), Channels(endpoint, job.graph.roles)
+        rank = Rank(ctx, workload, status_page, self._meter, ports, log, self._tasks, channels, place.master)
         found = (extension.in_rank(rank) for extension in extensions)
         self._hooks = hooks = RankHooks([part for part in found if part is not None])
         if hooks.spent:
             self._meter.attend(self._spent)
         port_of(ctx).attend_metrics(hooks.measured)
         self._taker = self._restore(log) if log is not None else None
-        self._loop = Loop(rank, hooks, control, effects, taker=self._taker, origin=self._origin)
+        self._loop = Loop(rank, endpoint, hooks, control, effects, taker=self._taker, origin=self._origin)
         self._loop.begin(launch, place.master)
         self._meter.restart()
         if self._inherited.partial is not None:

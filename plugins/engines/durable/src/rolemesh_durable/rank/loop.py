@@ -8,6 +8,7 @@ from time import monotonic_ns
 from typing import Any
 
 from rolemesh.api.workload import Workload
+from rolemesh_dataplane.lending import Lender
 from rolemesh_durable.protocol.delivery.exact import OriginValues
 from rolemesh_durable.protocol.rank import page as status
 from rolemesh_durable.protocol.rank.control import Control
@@ -16,6 +17,7 @@ from rolemesh_durable.protocol.rank.extension import RankHooks
 from rolemesh_durable.protocol.rank.machine import Call, Driver, RankMachine
 from rolemesh_durable.protocol.rank.snapshots import SnapshotTaker
 from rolemesh_durable.protocol.rank.span import LONG_NS
+from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.port import port_of
 from rolemesh_durable.rank.services import Rank
 from rolemesh_runtime.operator_failure import OperatorFailed
@@ -31,6 +33,7 @@ class Loop:
     def __init__(
         self,
         rank: Rank,
+        endpoint: Endpoint,
         hooks: RankHooks,
         control: Control,
         effects: Effects[Any],
@@ -42,11 +45,11 @@ class Loop:
         ctx, workload = rank.ctx, rank.workload
         self._ctx, self._waits, self._taker = ctx, effects.waits, taker
         self._fields, self._meter, self._control = rank.status_page.fields, rank.meter, control
-        self._lender, self._ways = rank.endpoint.lender, rank.ports.ways
+        self._lender, self._ways = endpoint.lender, rank.ports.ways
         self._fail_waiting: Callable[[], None] | None = None
         self._port = port_of(ctx)
         self._port.observe(self._progress)
-        began, ended = _timed(rank, self._tell_finish)
+        began, ended = _timed(rank, endpoint.lender, self._tell_finish)
         driver = Driver(
             operator=lambda op: getattr(workload, op.operator),
             origin=origin,
@@ -58,7 +61,7 @@ class Loop:
             close=rank.meter.close,
             cut=rank.meter.advanced,
             say_again=rank.meter.say_again,
-            report=rank.endpoint.report,
+            report=endpoint.report,
             committed=partial(self._tell, "committed, persisted", workload.committed),
             persisted=partial(self._tell, "committed, persisted", workload.persisted),
             drain=partial(self._tell, "drain", workload.drain),
@@ -66,7 +69,7 @@ class Loop:
         )
         self._machine = RankMachine(effects, driver, control, hooks, ports=rank.ports, position=ctx, taker=taker)
         self.begin, self.hear, self.acknowledge = self._machine.begin, self._machine.hear, self._machine.acknowledge
-        rank.endpoint.attend((*hooks.idle, self._idle), hooks.wait)
+        endpoint.attend((*hooks.idle, self._idle), hooks.wait)
         control.attend_fault(self._inject)
 
     def run(self, start: int = 0) -> int:
@@ -123,10 +126,11 @@ class Loop:
         return soon if self._taker is None or self._taker.owed < 0 else self._machine.settle() or soon
 
 
-def _timed(rank: Rank, tell_finish: Callable[[], None]) -> tuple[Callable[[], None], Callable[[Call, bool], int]]:
+def _timed(
+    rank: Rank, lender: Lender, tell_finish: Callable[[], None]
+) -> tuple[Callable[[], None], Callable[[Call, bool], int]]:
     """Return `Driver.began` and `Driver.ended`, which every call pays for."""
     fields, meter, reports, apart = rank.status_page.fields, rank.meter, port_of(rank.ctx), 0
-    lender = rank.endpoint.lender
 
     def begin() -> None:
         nonlocal apart

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from rolemesh_dataplane.payload import DATA, END, HEAD, Payload
 from rolemesh_durable.protocol.edge import LogLost
 from rolemesh_durable.protocol.messages import Peer
-from rolemesh_durable.protocol.rank.effects import Consumer, GroupEnd, Producer
+from rolemesh_durable.protocol.rank.effects import Consumer, Flushed, GroupEnd, Producer
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.frames import ASK, ASKS, BARRIER, BARRIERS, CREDIT, CREDITS
 
@@ -78,7 +78,7 @@ class EndpointMail:
         frame = BARRIERS.pack(BARRIER, kind, self._rank, self._generation, vote, position)
         self._sender(self._role, rank).send(frame)
 
-    def put_off(self, end: Consumer) -> None:
+    def put_off(self, end: Flushed) -> None:
         """Flush `end` before the rank blocks."""
         self._endpoint.put_off(end)
 

@@ -126,8 +126,8 @@ class _Rank:
         group = launch.collective and launch.world_size > 1
         self.barrier = GroupBarrier(EndpointMail(self.endpoint), launch.world_size) if group else None
         master = MasterMail(launch.start, self.control, self.endpoint.report)
-        self.waits = ProcessWaits(self.endpoint, self.status_page)
-        self.place = RankPlace(start, self.endpoint, self.status_page, master, self.barrier, self.waits)
+        self.waits = waits = ProcessWaits(self.endpoint, self.status_page)
+        self.place = RankPlace(start, self.endpoint, self.status_page, master, self.barrier, waits)
         listed = self.job.plugins.get("extensions", {}).values()
         self.extensions: list[Extending] = [extension(None) for extension in shipped]
         self.extensions += [_load(use, self.job.base) for use in listed]

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from rolemesh.api.workload import RankContext, Workload
 from rolemesh_durable.protocol.extension_message import ExtensionMessage
+from rolemesh_durable.protocol.rank.effects import Waits
 from rolemesh_durable.protocol.rank.extension import RankExtension
 from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
 from rolemesh_durable.protocol.rank.master_mail import MasterMail
@@ -51,8 +52,6 @@ class Rank:
     """The workload's context."""
     workload: Workload
     """The workload."""
-    endpoint: Endpoint
-    """The connections to peers and to the agent."""
     status_page: StatusPage
     """The page on which the rank shows its position."""
     meter: Meter
@@ -86,6 +85,11 @@ class Rank:
         it equals the last one. Raises `msgspec.ValidationError` if a field has another type than its class says.
         """
         self.master.say(message)
+
+    @property
+    def waits(self) -> Waits:
+        """The rank's way to wait."""
+        return self.ports.waits
 
     @property
     def job(self) -> JobShape:

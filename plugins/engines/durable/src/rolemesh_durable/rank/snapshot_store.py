@@ -37,7 +37,7 @@ class StateSource:
         """Return a function that returns the state. Raises the workload's errors, and `Stopping`."""
         for hook in self._before:
             hook()
-        return partial(_same, self._workload.snapshot()) if self._early else self._workload.snapshot
+        return partial(lambda state: state, self._workload.snapshot()) if self._early else self._workload.snapshot
 
 
 class ProcessStore:
@@ -74,7 +74,7 @@ class ProcessStore:
         meter, self._ports.fields[OP] = self._meter, -1
         with self._ports.waits.during(SAVING) as (*_, at, _):
             around = meter.within(at if at[0] != COMPUTING else (IDLE, -1, 0))  # an operator has ended before
-            state = self._state() if self._state is not None else _nothing
+            state = self._state() if self._state is not None else lambda: None
             write_snapshot(self._shortage, self._memory, step, state, log=self._log.position, persist=persist)
             meter.within(around)
 
@@ -119,11 +119,3 @@ def write_snapshot(
             raise NoSharedMemory(error.what, where=error.where, remedy=error.remedy) from error
 
     shortage(write)
-
-
-def _nothing() -> None:
-    return None
-
-
-def _same(state: State | None) -> State | None:
-    return state

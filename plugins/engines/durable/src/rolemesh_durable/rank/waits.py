@@ -47,6 +47,11 @@ class ProcessWaits(Waits):
             self.leave(stay)
         return True
 
+    @property
+    def stopping(self) -> bool:
+        """True once every wait raises `Stopping`."""
+        return self._endpoint.stopping
+
     def look(self) -> None:
         """Handle the messages that have come. Raises `Stopping`."""
         self._endpoint.flush()

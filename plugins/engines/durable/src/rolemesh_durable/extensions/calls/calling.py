@@ -15,7 +15,6 @@ from rolemesh.api.service import ServiceSpec
 from rolemesh.errors import RolemeshError, nearest
 from rolemesh_checkpoint.send_log import SendLog
 from rolemesh_dataplane.codec import Buffer, encode
-from rolemesh_dataplane.transports import TransportError
 from rolemesh_durable.extensions.calls.frames import (
     GIVE_UP,
     LATE,
@@ -26,18 +25,16 @@ from rolemesh_durable.extensions.calls.frames import (
     frame_of,
     kept_answer,
     key_of,
-    read_answer,
 )
 from rolemesh_durable.extensions.calls.history import ASKED, BEGUN, ENDED, CallHistory, Session, asked
 from rolemesh_durable.extensions.calls.phases import CALLING, position_of
 from rolemesh_durable.extensions.calls.states import CallerState, OpenCall, hold_of_call, ways
 from rolemesh_durable.extensions.calls.waiting import Waiting
-from rolemesh_durable.malformed import UNREADABLE
 from rolemesh_durable.protocol.messages import Watermarks
 from rolemesh_durable.protocol.rank import page as status
 from rolemesh_durable.protocol.rank.phases import Stay
-from rolemesh_durable.rank.arrived import Arrived
 from rolemesh_durable.rank.call_sequence import CallSequence
+from rolemesh_durable.rank.channel import Send
 from rolemesh_durable.rank.frames import CREDIT, CREDITS
 from rolemesh_durable.rank.port import port_of
 from rolemesh_durable.rank.services import Rank
@@ -52,15 +49,16 @@ LATE_ANSWERS: Final = 10_000
 class Calling:
     """The calls of one rank. Its operators see it as `rolemesh.api.service.Caller`."""
 
-    def __init__(self, rank: Rank) -> None:
+    def __init__(self, rank: Rank, send: Send) -> None:
+        """`send` sends on the channel of calls."""
         graph, role = rank.job.graph, rank.ctx.role
         self._graph, self._ctx = graph, rank.ctx
         self._ways = {way.callee: way for way in ways(graph) if way.caller == role}
         self._holds = {op.id: hold_of_call(op, rank.job.activity, rank.job.unrepeated) for op in graph.of_role(role)}
         """The steps for which each operator call may ask again: see `states.hold_of_call`."""
         self._sizes = dict(rank.job.world_sizes)
-        self._endpoint, self._fields, self._waits = rank.endpoint, rank.status_page.fields, rank.ports.waits
-        self._tasks, self._log = rank.tasks, rank.log
+        self._mail, self._fields, self._waits = rank.ports.mail, rank.ports.fields, rank.ports.waits
+        self._tasks, self._log, self._send = rank.tasks, rank.log, send
         self._state: CallerState[Waiting] = CallerState({role: self._sizes[role] for role in self._ways})
         self._given_up: dict[bytes, str] = {}
         """The services of calls that the rank has given up, by key. A late answer still has the service's reports."""
@@ -74,8 +72,6 @@ class Calling:
         self._untold = False
         self._history = CallHistory()
         self._pairs = {callee: pair for pair, (caller, callee) in enumerate(graph.callers) if caller == role}
-        for way in self._ways.values():
-            rank.endpoint.register_consumer(way.answers, self)
         rank.tasks.loop.on_block(self._blocks)
         port_of(rank.ctx).caller = self
 
@@ -91,7 +87,7 @@ class Calling:
         self._history.finished(step)
         if not self._untold:
             self._untold = True
-            self._endpoint.put_off(self)
+            self._mail.put_off(self)
 
     def flush(self) -> None:
         """Tell the callees this rank's finished step."""
@@ -102,7 +98,7 @@ class Calling:
     def rewire(self) -> None:
         """Handle new lives of called ranks."""
         for rank, met in self._met.items():
-            life = self._endpoint.generation(*rank)
+            life = self._mail.generation(*rank)
             if life > met:
                 self._met[rank] = life
                 self._lost(self._state.lives(rank, life))
@@ -127,9 +123,9 @@ class Calling:
 
     def _tell(self, role: str, rank: int) -> None:
         if self._met[RankRef(role, rank)] >= 0:
-            site = self._endpoint.site
+            site = self._mail.site
             frame = CREDITS.pack(CREDIT, self._ways[role].answers, site.rank, site.generation, self._finished)
-            self._endpoint.sender(role, rank).send(frame)
+            self._send(role, rank, frame)
 
     def _lost(self, calls: Iterable[OpenCall[Waiting]]) -> None:
         for call in calls:
@@ -172,7 +168,7 @@ class Calling:
         if (known := self._history.session(key)) is not None:
             return known
         self._waits.until(lambda: self._state.up(role), CALLING, self._place(role))
-        site, size, up = self._endpoint.site, self._sizes[role], self._state.up(role)
+        site, size, up = self._mail.site, self._sizes[role], self._state.up(role)
         label = f"{site.role}-{site.rank}-{step}-{op.id}{path}"
         chosen = zlib.crc32(label.encode()) % size
         rank = min(up, key=lambda rank: (rank - chosen) % size)
@@ -185,7 +181,7 @@ class Calling:
         self, role: str, method: str, args: tuple[Any, ...], session: str, timeout: float | None
     ) -> tuple[Waiting, float | None]:
         line, spec = self._present(role, method)
-        site, op, step = self._endpoint.site, line.op, line.step
+        site, op, step = self._mail.site, line.op, line.step
         waiting = Waiting(role, method, f"{site.ref.in_words}, step {step}")
         header, buffers = encode(args)
         key = key_of(op.id, step, line.next(), role, f"{method} {session}", header, buffers)
@@ -235,10 +231,10 @@ class Calling:
                 if waiting.request is not None:
                     words = replace(waiting.request, life=call.sent_to)
                     frame = self._frame(words, waiting.buffers, role, waiting.step)
-                self._endpoint.sender(role, call.rank).send(frame)
+                self._send(role, call.rank, frame)
 
     def _frame(self, words: Request, buffers: Sequence[Buffer], role: str, step: int) -> bytes:
-        site = self._endpoint.site
+        site = self._mail.site
         return frame_of(words, buffers, self._ways[role].asks, site.rank, site.generation, step)
 
     def _close(self, waiting: Waiting) -> None:
@@ -249,9 +245,9 @@ class Calling:
         call = waiting.call
         if call is None or self._state.close(call.key) is None:
             return
-        if call.sent_to >= 0 and not (self._endpoint.stopping or self._tasks.ending):
+        if call.sent_to >= 0 and not (self._waits.stopping or self._tasks.ending):
             words = Request(call.key, GIVE_UP, waiting.step + waiting.hold, -1, b"")
-            self._endpoint.sender(call.role, call.rank).send(self._frame(words, (), call.role, waiting.step))
+            self._send(call.role, call.rank, self._frame(words, (), call.role, waiting.step))
             self._given_up[call.key] = f"{waiting.role}.{waiting.method}"
             if len(self._given_up) > LATE_ANSWERS:
                 del self._given_up[next(iter(self._given_up))]
@@ -297,22 +293,15 @@ class Calling:
             waiting.keeps.decide(ENDED, waiting.step, waiting.hold, answer.key + frame)
 
     def _wrong(self, what: str, remedy: str) -> RolemeshError:
-        site = self._endpoint.site
+        site = self._mail.site
         line = self._tasks.line
         step = f", step {line.step}" if line is not None else ""
         return RolemeshError(what, where=f"{site.ref.in_words}{step}", remedy=remedy)
 
     # ------------------------------------------------------------------------------------------------ what comes in
 
-    def arrived(self, source: int, generation: int, step: int, chunk: int, last: bool, item: Arrived | None) -> None:
+    def arrived(self, source: int, generation: int, answer: Answer, buffers: Sequence[Buffer]) -> None:
         """Take an answer."""
-        try:
-            if item is None:
-                raise ValueError("an answer without a value")
-            answer, buffers = read_answer(item.header), item.buffers()
-        except (TransportError, *UNREADABLE) as error:
-            self._endpoint.refuse(error)
-            return
         call = self._state.answered(answer.key, source, generation)
         if call is None:
             if (label := self._given_up.pop(answer.key, "")) != "":

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import inspect
+import struct
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import RolemeshError
 from rolemesh.graph.logical import OpCall
+from rolemesh_dataplane.transports import TransportError
 from rolemesh_durable.extensions import Extension
 from rolemesh_durable.extensions.calls.calling import Calling
+from rolemesh_durable.extensions.calls.frames import opened, read_answer, read_request
 from rolemesh_durable.extensions.calls.serving import Serving
 from rolemesh_durable.extensions.calls.states import ways
+from rolemesh_durable.malformed import UNREADABLE
 from rolemesh_durable.protocol.messages import Watermarks
 from rolemesh_durable.protocol.rank.extension import RankExtension
 from rolemesh_durable.protocol.rank.page import OP
 from rolemesh_durable.rank.call_sequence import CallSequence
+from rolemesh_durable.rank.frames import CREDIT, CREDITS
 from rolemesh_durable.rank.port import port_of
 from rolemesh_durable.rank.services import Rank
 
 __all__ = ["Calls", "RankCalls"]
+
+CHANNEL = "calls"
 
 
 class Calls(Extension):
@@ -33,12 +41,11 @@ class Calls(Extension):
         if serves and rank.ctx.turns:
             remedy = f"give role {role} devices of its own"
             raise RolemeshError(f"role {role} is called, but takes turns on its devices", remedy=remedy)
-        calling = Calling(rank) if any(way.caller == role for way in ways(graph)) else None
-        serving = Serving(rank) if serves else None
+        calls = any(way.caller == role for way in ways(graph))
         methods = (getattr(rank.workload, op.operator) for op in graph.of_role(role))
-        if calling is None and serving is None and not any(map(inspect.iscoroutinefunction, methods)):
+        if not calls and not serves and not any(map(inspect.iscoroutinefunction, methods)):
             return None
-        return RankCalls(rank, calling, serving)
+        return RankCalls(rank, calls=calls, serves=serves)
 
 
 class RankCalls(RankExtension):
@@ -48,14 +55,41 @@ class RankCalls(RankExtension):
     It answers nobody while a `def` operator runs.
     """
 
-    def __init__(self, rank: Rank, calling: Calling | None, serving: Serving | None) -> None:
+    def __init__(self, rank: Rank, *, calls: bool, serves: bool) -> None:
         self._rank, self._tasks = rank, rank.tasks
-        self._calling = calling
-        self._serving = serving
+        self._early: list[tuple[str, int, int, bytes]] | None = []
+        """The messages that came before this rank had its ends; None afterwards."""
+        send = rank.open_channel(CHANNEL, self._receive)
+        self._calling = Calling(rank, send) if calls else None
+        self._serving = serving = Serving(rank, send) if serves else None
+        self._asks = {way.asks for way in ways(rank.job.graph) if way.callee == rank.ctx.role}
+        self._answers = {way.answers for way in ways(rank.job.graph) if way.caller == rank.ctx.role}
         self._only_called = not rank.job.graph.of_role(rank.ctx.role)
         self._open = self._running = self._begun = False
         if serving is not None:
             port_of(rank.ctx).attend_callers(partial(self._wait_for_callers, serving))
+        early, self._early = self._early, None
+        for message in early:
+            self._receive(*message)
+
+    def _receive(self, role: str, rank: int, generation: int, body: bytes) -> None:
+        """Take a message of the channel. Raises `struct.error` for one that no rank sends."""
+        if self._early is not None:
+            self._early.append((role, rank, generation, body))
+            return
+        try:
+            if body[0] == CREDIT and self._serving is not None:
+                self._serving.has_finished(RankRef(role, rank), generation, CREDITS.unpack(body)[-1])
+                return
+            way, step, header, buffers = opened(body)
+            if way in self._asks and self._serving is not None:
+                self._serving.asked(RankRef(role, rank), generation, step, read_request(header), buffers)
+            elif way in self._answers and self._calling is not None:
+                self._calling.arrived(rank, generation, read_answer(header), buffers)
+            else:
+                raise ValueError(f"a message on way {way}")
+        except (TransportError, *UNREADABLE) as error:
+            raise struct.error(str(error)) from error
 
     def wrap(self, op: OpCall, method: Callable[..., Any]) -> Callable[..., Any]:
         """Run calling operators, coroutines, and all operators of a called role by `_run`."""

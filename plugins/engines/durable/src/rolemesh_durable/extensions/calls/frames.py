@@ -26,6 +26,7 @@ __all__ = [
     "frame_of",
     "kept_answer",
     "key_of",
+    "opened",
     "read_answer",
     "read_request",
 ]
@@ -87,8 +88,17 @@ def key_of(op: int, step: int, line: str, role: str, method: str, header: bytes,
     return digest.digest()
 
 
+def opened(frame: bytes) -> tuple[int, int, Buffer, list[Buffer]]:
+    """Return the way and the step of a frame, the header of its fields, and its buffers.
+
+    Raises `TransportError`, and errors of `rolemesh_durable.malformed.UNREADABLE`.
+    """
+    _, _, _, way, _, _, step, _, hlen, count = HEAD.unpack_from(frame)
+    header, sizes, rest = unflatten(frame, HEAD.size, hlen, count)
+    return way, step, header, flat_buffers(frame, rest, sizes)
+
+
 def kept_answer(frame: bytes) -> tuple[Answer, list[Buffer]]:
     """Return an answer from its kept frame."""
-    hlen, count = HEAD.unpack_from(frame)[-2:]
-    header, sizes, rest = unflatten(frame, HEAD.size, hlen, count)
-    return read_answer(header), flat_buffers(frame, rest, sizes)
+    _, _, header, buffers = opened(frame)
+    return read_answer(header), buffers

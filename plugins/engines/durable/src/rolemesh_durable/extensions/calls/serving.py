@@ -13,7 +13,6 @@ from typing import Any, Final
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.api.service import CalledBy
 from rolemesh_dataplane.codec import Buffer, decode, encode
-from rolemesh_dataplane.transports import TransportError
 from rolemesh_durable.extensions.calls.frames import (
     ANSWER,
     BREACH,
@@ -24,13 +23,11 @@ from rolemesh_durable.extensions.calls.frames import (
     Answer,
     Request,
     frame_of,
-    read_request,
 )
 from rolemesh_durable.extensions.calls.phases import CALLING, FOLLOWING, SERVING
 from rolemesh_durable.extensions.calls.states import CalleeState, Known, ways
-from rolemesh_durable.malformed import UNREADABLE
 from rolemesh_durable.protocol.rank import page as status
-from rolemesh_durable.rank.arrived import Arrived
+from rolemesh_durable.rank.channel import Send
 from rolemesh_durable.rank.services import Rank
 from rolemesh_runtime.breaches import is_breach
 from rolemesh_runtime.operator_failure import summarize, user_traceback
@@ -50,11 +47,12 @@ _Known = Known[_Asked, bytes]
 class Serving:
     """The services of one rank."""
 
-    def __init__(self, rank: Rank) -> None:
+    def __init__(self, rank: Rank, send: Send) -> None:
+        """`send` sends on the channel of calls."""
         job, role = rank.job, rank.ctx.role
         ends = [way for way in ways(job.graph) if way.callee == role]
         self._ctx, self._meter, self._waits = rank.ctx, rank.meter, rank.ports.waits
-        self._endpoint, self._fields, self._tasks = rank.endpoint, rank.status_page.fields, rank.tasks
+        self._mail, self._fields, self._tasks, self._send_to = rank.ports.mail, rank.ports.fields, rank.tasks, send
         services = job.graph.services[role]
         self._methods = {name: getattr(rank.workload, name) for name in services}
         self._async = frozenset(name for name, method in self._methods.items() if inspect.iscoroutinefunction(method))
@@ -77,15 +75,11 @@ class Serving:
         """True if an operator waits for the callers: its time includes theirs."""
         if self._async:
             rank.tasks.loop.on_block(self._blocks, inside=False)
-        for way in ends:
-            port = _Port(self, way.caller)
-            rank.endpoint.register_consumer(way.asks, port)
-            rank.endpoint.register_producer(way.answers, port)
 
     def rewire(self) -> None:
         """Send waiting answers to callers that have a new address."""
         for caller in self._callers:
-            for known in self._state.met(caller, self._endpoint.generation(*caller)):
+            for known in self._state.met(caller, self._mail.generation(*caller)):
                 self._send(known)
 
     def resized(self, sizes: Mapping[str, int]) -> None:
@@ -166,7 +160,7 @@ class Serving:
     def _run(self, known: _Known) -> None:
         assert known.request is not None
         words, buffers = known.request
-        if words.life >= 0 and words.life != self._endpoint.site.generation:
+        if words.life >= 0 and words.life != self._mail.site.generation:
             self._done(known, LOST, b"", ())
             return
         self._fields[status.CALLS] += 1
@@ -219,7 +213,7 @@ class Serving:
         self._done(known, ERROR, *encode(f"{summarize(error)}\n{text}"))
 
     def _done(self, known: _Known, kind: int, header: bytes, buffers: Sequence[Buffer]) -> None:
-        site, way = self._endpoint.site, self._ways[known.caller[0]]
+        site, way = self._mail.site, self._ways[known.caller[0]]
         served = self._reports.pop(known, None)
         reports = served.take() if served is not None else ()
         if known.given_up:  # nobody receives the answer
@@ -232,52 +226,20 @@ class Serving:
 
     def _send(self, known: _Known) -> None:
         assert known.answer is not None
-        self._endpoint.sender(*known.caller).send(known.answer)
+        self._send_to(*known.caller, known.answer)
 
-    def asked(self, caller: str, source: int, generation: int, step: int, item: Arrived | None) -> None:
-        """Take a call."""
-        try:
-            if item is None:
-                raise ValueError("a call without a value")
-            words, buffers = read_request(item.header), item.buffers()
-            if words.method == GIVE_UP:
-                self._give_up(self._state.gives_up(RankRef(caller, source), generation, words.key))
-                return
-            if not self._state.knows(RankRef(caller, source), words.method) or words.until < step:
-                raise ValueError(f"a call of {words.method!r} by {caller}/{source}, whom nobody knows")
-        except (TransportError, *UNREADABLE) as error:
-            self._endpoint.refuse(error)
+    def asked(self, caller: RankRef, generation: int, step: int, words: Request, buffers: Sequence[Buffer]) -> None:
+        """Take a call. Raises `ValueError` for one that no rank makes."""
+        if words.method == GIVE_UP:
+            self._give_up(self._state.gives_up(caller, generation, words.key))
             return
-        known = self._state.asked(
-            RankRef(caller, source), generation, words.key, step, words.until, words.method, (words, buffers)
-        )
-        if known is not None:
-            self._send(known)
+        if not self._state.knows(caller, words.method) or words.until < step:
+            raise ValueError(f"a call of {words.method!r} by {caller}, whom nobody knows")
+        asked = self._state.asked(caller, generation, words.key, step, words.until, words.method, (words, buffers))
+        if asked is not None:
+            self._send(asked)
 
-    def refused(self, what: str) -> None:
-        """Count a message that no rank sends."""
-        self._endpoint.refuse(what)
-
-    def has_finished(self, caller: str, rank: int, generation: int, step: int) -> None:
+    def has_finished(self, caller: RankRef, generation: int, step: int) -> None:
         """Note that a caller has finished `step`."""
-        for known in self._state.has_finished(RankRef(caller, rank), generation, step):
+        for known in self._state.has_finished(caller, generation, step):
             self._give_up(known)
-
-
-class _Port:
-    """The receiver of one role's messages: its calls, and its finished steps."""
-
-    def __init__(self, serving: Serving, caller: str) -> None:
-        self._serving, self._caller = serving, caller
-
-    def arrived(self, source: int, generation: int, step: int, chunk: int, last: bool, item: Arrived | None) -> None:
-        self._serving.asked(self._caller, source, generation, step, item)
-
-    def flush(self) -> None:
-        pass
-
-    def acked(self, consumer: int, generation: int, step: int) -> None:
-        self._serving.has_finished(self._caller, consumer, generation, step)
-
-    def asked(self, consumer: int, generation: int, from_step: int, released: int) -> None:
-        self._serving.refused(f"{self._caller}/{consumer} asks for old answers")

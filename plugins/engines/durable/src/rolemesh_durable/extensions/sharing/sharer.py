@@ -1,4 +1,4 @@
-"""What the sharing of rows takes of a rank."""
+"""The parts of a rank with which it shares rows."""
 
 from __future__ import annotations
 

@@ -18,20 +18,9 @@ from rolemesh_durable.protocol.rank.page import Page
 from rolemesh_durable.protocol.rank.phases import Phases
 
 __all__ = [
-    "Arrival",
-    "Consumer",
-    "Effects",
-    "GroupEnd",
-    "Item",
-    "Log",
-    "Mail",
-    "Memory",
-    "Producer",
-    "Reader",
-    "Stopping",
-    "Values",
-    "Waits",
-]
+    "Arrival", "Consumer", "Effects", "Flushed", "GroupEnd", "Item", "Log", "Mail", "Memory", "Producer", "Reader",
+    "Stopping", "Values", "Waits",
+]  # fmt: skip
 
 
 class Stopping(BaseException):
@@ -77,14 +66,18 @@ Reader: TypeAlias = Callable[[int, list[list[Any]]], Any]
 """Builds the consumer's value from its step and its chunks (`Arrival`) by source."""
 
 
-class Consumer(Protocol):
+class Flushed(Protocol):
+    """An end that sends later, together, what it has for other ranks."""
+
+    def flush(self) -> None:
+        """Send all that waits, such as acknowledgements."""
+
+
+class Consumer(Flushed, Protocol):
     """The consumer's end of an edge."""
 
     def arrived(self, source: int, generation: int, step: int, chunk: int, last: bool, item: Any | None) -> None:
         """Take a chunk; `item` is None for the mark that no chunk follows."""
-
-    def flush(self) -> None:
-        """Send the producers the acknowledgements that wait."""
 
 
 class Producer(Protocol):
@@ -143,7 +136,7 @@ class Mail(Protocol[Taken]):
     def tell_group(self, rank: int, kind: int, position: int, vote: int = 0) -> None:
         """Send a rank of the group a barrier message."""
 
-    def put_off(self, end: Consumer) -> None:
+    def put_off(self, end: Flushed) -> None:
         """Flush `end` before the rank blocks."""
 
     def flush(self) -> None:
@@ -172,6 +165,11 @@ class Waits(Phases):
 
     def look(self) -> None:
         """Handle the messages that have come. Raises `Stopping`."""
+        raise NotImplementedError
+
+    @property
+    def stopping(self) -> bool:
+        """True once the agent has asked the rank to stop."""
         raise NotImplementedError
 
 
