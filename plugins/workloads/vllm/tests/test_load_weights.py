@@ -45,20 +45,27 @@ def test_torch_tensors_are_taken_like_arrays(rollout: VLLMWorkload, prompts: Any
     assert rollout.generate(prompts(2)) == from_arrays
 
 
-def test_tensors_that_come_in_pieces_are_joined(rollout: VLLMWorkload, prompts: Any, new_weights: Any) -> None:
+@pytest.mark.parametrize("dim", [0, -1], ids=["rows", "columns"])
+def test_tensors_that_come_in_pieces_are_joined(
+    rollout: VLLMWorkload, prompts: Any, new_weights: Any, dim: int
+) -> None:
     _, weights = new_weights(60, 60)
     rollout.load_weights(weights)
     expected = rollout.generate(prompts(2))
     rollout.load_weights(new_weights(61, 61)[1])
-    parts = [Shards({n: cut(array, rank) for n, array in weights.items()}) for rank in range(2)]
+    parts = [Shards({n: cut(array, rank, dim) for n, array in weights.items()}) for rank in range(2)]
     rollout.load_weights(combine(parts, route(Sharded(), 2, Sharded(dim=None), 1).combine))
     assert rollout.generate(prompts(2)) == expected
 
 
-def cut(array: np.ndarray, rank: int) -> Shard:
-    """Return the part of `array` that rank `rank` of two has."""
-    half = -(-len(array) // 2)
-    return Shard(array[rank * half :][:half], array.shape, (rank * half, *(0,) * (array.ndim - 1)))
+def cut(array: np.ndarray, rank: int, dim: int) -> Shard:
+    """Return the part of `array` along `dim` that rank `rank` of two has."""
+    half = -(-array.shape[dim] // 2)
+    offsets = [0] * array.ndim
+    offsets[dim] = rank * half
+    place = [slice(None)] * array.ndim
+    place[dim] = slice(rank * half, (rank + 1) * half)
+    return Shard(array[tuple(place)], array.shape, offsets)
 
 
 def test_the_given_memory_is_not_kept(rollout: VLLMWorkload, prompts: Any, new_weights: Any) -> None:
