@@ -53,14 +53,13 @@ class Embeddings(Workload):
                     where=f"tables.{name}",
                     remedy="use letters, digits and _",
                 )
-            if others := [
-                other for end in ENDS if (other := name.removesuffix(end)) != name and other in options.tables
-            ]:
-                raise OptionsError(
-                    f"the table {name!r} has the name of a column for the table {others[0]!r}",
-                    where=f"tables.{name}",
-                    remedy=f"use another name than {', '.join(others[0] + end for end in ENDS)}",
-                )
+            for other in options.tables:
+                if name in (columns := [other + end for end in ENDS]):
+                    raise OptionsError(
+                        f"the table {name!r} has the name of a column for the table {other!r}",
+                        where=f"tables.{name}",
+                        remedy=f"use another name than {', '.join(columns)}",
+                    )
             if table.dtype == "bfloat16" and table.optimizer.use == "ftrl":
                 raise OptionsError(
                     "FTRL's weights do not fit bfloat16: the next update would see another weight than it has set",
