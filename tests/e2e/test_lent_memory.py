@@ -120,6 +120,12 @@ roles:
 engine: {{options: {{stop_grace_s: 2}}}}
 """
 NODES = ("--nodes", "2x(cpu=0.4)", "engine.options.snapshots.replicas=1")
+DELTA = (
+    *NODES,
+    "plugins.transports=[{use: delta, options: {min_bytes: 100000}}]",
+    'engine.options.transports.each={"trainer.weights -> rollout.load": delta,'
+    ' "trainer.average -> examiner.look": delta}',
+)
 LITTLE = ("engine.options.retention.max_bytes=8000000",)
 
 
@@ -139,7 +145,8 @@ def ended(make_job: Make, name: str, *args: str, lends: bool = True) -> tuple[Jo
     [
         (1, LITTLE),
         pytest.param(2, NODES, marks=pytest.mark.more),
-        *(pytest.param(seed, (), marks=pytest.mark.soak) for seed in range(3, 12)),
+        pytest.param(3, DELTA, marks=pytest.mark.more),
+        *(pytest.param(seed, (), marks=pytest.mark.soak) for seed in range(4, 12)),
         *(pytest.param(seed, NODES, marks=pytest.mark.soak) for seed in range(12, 18)),
     ],
 )
