@@ -149,8 +149,8 @@ class RankContext:
 
         Return them from operators, whole or in rows. Lend together what you send together. Change
         them in operators only, not in services or threads: before the next operator they get other
-        memory behind the same addresses, if a consumer may still need what was sent. Where an
-        engine cannot lend, they are the arrays given.
+        memory behind the same addresses, if a consumer may still need what was sent. They are
+        the arrays given if the engine cannot lend.
         """
         return self.port.lend(tensors)
 

@@ -14,7 +14,7 @@ __all__ = ["Broken", "Bytes", "Difference", "apply", "difference"]
 Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 
 ALL: Final = 4
-"""A buffer is sent whole if more than one of so many elements has changed."""
+"""A buffer is sent whole if more than a quarter of its elements have changed."""
 BLOCK: Final = 1 << 20
 """Elements that are compared at once, so that the results stay in the processor's cache."""
 _WIDTHS = {"float64": 8, "int64": 8, "uint64": 8, "float32": 4, "int32": 4, "uint32": 4}
@@ -26,7 +26,7 @@ class Broken(Exception):
 
 
 class Difference(msgspec.Struct, frozen=True, array_like=True):
-    """What has changed in one buffer: the elements' gaps and the bits that differ, compressed; or all of it.
+    """The changes in one buffer: the elements' gaps and the bits that differ, compressed; or all of it.
 
     `width`: bytes of an element; 0: `changed` has the whole buffer. `gap`: bytes of a gap. `count`: changed elements.
     `digest`: xxh3 of the new buffer.

@@ -12,7 +12,7 @@ __all__ = ["Lent"]
 
 
 class Lent:
-    """What one rank sends: its parameters themselves, or copies on the CPU in another dtype."""
+    """The tensors that one rank sends: its parameters themselves, or copies on the CPU in another dtype."""
 
     def __init__(self, ctx: RankContext) -> None:
         self._ctx = ctx
