@@ -70,3 +70,10 @@ class TestAdapters(TestFSDP):
         """The folder with the model's folder, which has weights."""
         shutil.copytree(tiny_model, tmp_path / "tiny")
         return tmp_path
+
+
+@pytest.mark.soak
+class TestDividedLayers(TestFSDP):
+    options = {**TestFSDP.options, "tensor_parallel": 2}
+    bad_options = ({"tensor_parallel": 0}, {"lora": {}})
+    world_sizes = (2, 4)

@@ -21,6 +21,9 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "biases": ("qwen2", {}),
     "fused": ("phi3", {"tie_word_embeddings": False}),
 }
+USUAL = ("tied", "norms of heads")
+"""Those that `make test` tries. The others lead through the same code."""
+EACH = [kind if kind in USUAL else pytest.param(kind, marks=pytest.mark.more) for kind in KINDS]
 GRPO = {"loss": "rolemesh_training.losses:grpo"}
 
 
@@ -48,7 +51,7 @@ def assert_same(alone: list[Any], together: list[Any]) -> None:
     assert counts == alone[0]["counts"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EACH)
 def test_two_ranks_that_divide_each_layer_take_the_steps_of_one(group, model, texts, kind):
     batches = [texts(seed) for seed in range(3)]
     given = options(model(kind), micro_batch_rows=2)
@@ -57,7 +60,7 @@ def test_two_ranks_that_divide_each_layer_take_the_steps_of_one(group, model, te
     assert_same(alone, together)
 
 
-@pytest.mark.parametrize("kind", ["tied", "norms of heads"])
+@pytest.mark.parametrize("kind", [pytest.param("tied", marks=pytest.mark.more), "norms of heads"])
 def test_two_sets_of_two_ranks_take_the_steps_of_one(group, model, texts, kind):
     batches = [texts(seed) for seed in range(3)]
     given = options(model(kind), micro_batch_rows=1)
@@ -153,7 +156,7 @@ def gradients_of_both(workload: Any, ctx: Any, batch: Batch) -> tuple[dict[str, 
     return own, found(theirs.named_parameters(), causal_lm(theirs.train(), batch, context).total)
 
 
-@pytest.mark.parametrize("kind", ["own head", "biases", "fused"])
+@pytest.mark.parametrize("kind", ["own head", *(pytest.param(k, marks=pytest.mark.more) for k in ("biases", "fused"))])
 def test_a_loss_and_its_gradients_are_those_of_transformers_own_division(group, model, texts, kind):
     given = options(model(kind, tie_word_embeddings=False), tensor_parallel=2)
     for own, theirs in group(gradients_of_both, 2, given, texts(0)):
