@@ -11,7 +11,10 @@ import pytest
 import trainer_group
 
 from rolemesh.api.batch import Batch
+from rolemesh.api.workload import RankContext
+from rolemesh.errors import RolemeshError
 from rolemesh_runtime.digest import digest
+from rolemesh_training.group import join
 
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "tied": ("llama", {}),
@@ -90,6 +93,11 @@ def test_other_options_take_the_steps_of_one(group, model, rollouts, texts, more
     alone = group(trainer_group.train, 1, given, rows, [rows[0].rows])
     together = group(trainer_group.train, 4, {**given, "tensor_parallel": 2}, rows, [2, 1, 1, rows[0].rows - 4])
     assert_same(alone, together)
+
+
+def test_ranks_that_cannot_form_sets_say_so_after_a_resize() -> None:
+    with pytest.raises(RolemeshError, match=r"3 ranks of role trainer cannot form sets .* 2\n.*a multiple of 2 ranks"):
+        join(RankContext(role="trainer", world_size=3), 1.0, needed=True, parallel=2)
 
 
 def test_packed_rows_of_a_policy_take_the_steps_of_one(group, model, rollouts):
