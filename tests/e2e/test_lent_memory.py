@@ -95,13 +95,13 @@ class Examiner:
         self.seen = bytes(state["seen"])
 '''
 FLOW = """
-from rolemesh import AtMost, flow
+from rolemesh import flow
 
 
 @flow
 def lending(job):
     job.rollout.load(job.trainer.weights())
-    job.examiner.look(job.trainer.average(), lag=AtMost(1))
+    job.examiner.look(job.trainer.average(), lag=1)
     job.trainer.train(job.rollout.sample())
 """
 JOB = """
