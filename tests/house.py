@@ -153,8 +153,8 @@ PATIENCE_S = range(5, 1000)
 
 
 def _limited(root: Path) -> Iterator[str]:
-    """Yield each wait of a test that ends after some seconds, and each process that may take only so long. A busy
-    machine would fail it; what hangs ends after `tests.waiting.HANG_S`. Files that name TimeoutExpired expect it."""
+    """Yield each wait of a test, and each process, that ends after a number of seconds: a busy machine would fail it.
+    Tests end what hangs after `tests.waiting.HANG_S`. Files that name TimeoutExpired expect it."""
     for path in [*root.glob("tests/**/*.py"), *root.glob("plugins/**/tests/**/*.py")]:
         code = path.read_text(encoding="utf-8")
         if "TimeoutExpired" in code or not any(name in code for name in WAITS):

@@ -1,8 +1,8 @@
 """For extensions: their base class, the hooks of a rank, an agent and the master, and the parts that they use.
 
 An extension derives from `Extension` (entry-point group ``rolemesh.extensions``), and a job lists it under
-``plugins.extensions``. Of a `Rank` it uses `ctx`, `workload`, `job`, `waits`, `record`,
-`open_channel` and `tell_master`. Of a `RankRecord` it uses `launch.ref` and `launch.start`, and of an `AgentProcess` `config`, `folder`,
+``plugins.extensions``. Of a `Rank` it uses `ctx`, `workload`, `job`, `waits`, `record`, `open_channel` and
+`tell_master`. Of a `RankRecord` it uses `launch.ref` and `launch.start`, and of an `AgentProcess` `config`, `folder`,
 `logs`, `environ` and `send`. The other attributes, and those of `MasterParts`, belong to the engine's own extensions
 and change without notice.
 
