@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import TypeVar
+from typing import Protocol, TypeVar
 from weakref import finalize
 
 import numpy as np
@@ -19,10 +19,27 @@ import numpy as np
 from rolemesh_dataplane.codec import Buffer
 from rolemesh_dataplane.mapping import Addresses, Bytes, map_shared, remap
 from rolemesh_dataplane.shm import ALIGNMENT, NoSharedMemory, SlotPool, ValueSlot, aligned_size
+from rolemesh_dataplane.slot_reader import SlotReader
 
 __all__ = ["Lender", "Region"]
 
 T = TypeVar("T")
+
+
+class Sent(Protocol):
+    """The state of an edge out of a rank."""
+
+    @property
+    def under_way(self) -> int:
+        """Number of steps that some consumer has not released."""
+
+
+class Way(Protocol):
+    """An edge out of a rank."""
+
+    @property
+    def state(self) -> Sent:
+        """Its state."""
 
 
 class Region:
@@ -37,8 +54,9 @@ class Region:
 class Lender:
     """The regions of one rank, in slots of `pool`. Not thread-safe."""
 
-    def __init__(self, pool: SlotPool) -> None:
-        self._pool = pool
+    def __init__(self, pool: SlotPool, reader: SlotReader | None = None) -> None:
+        """`reader` has what others lend to this rank."""
+        self._pool, self._reader = pool, reader
         self._regions: list[Region] = []
         self._addresses: Addresses[Region] = Addresses()
         self.shown: list[Region] = []
@@ -113,12 +131,16 @@ class Lender:
         finally:
             self.shown += shown
 
-    def take_back_early(self) -> None:
-        """Do what `take_back` will do, as far as there is memory for it."""
-        with suppress(NoSharedMemory):
-            while self.shown:
-                self._take_back(self.shown[-1], wait=False)
-                self.shown.pop()
+    def idle(self, ways: Iterable[Way]) -> None:
+        """Use the time of a rank that waits: do what `take_back` will do, as far as there is memory for it, and tidy
+        the reader. Leave regions alone that a consumer on one of the rank's `ways` may be reading."""
+        if self._reader is not None and self._reader.lent:
+            self._reader.tidy()
+        if self.shown and not any(way.state.under_way for way in ways):
+            with suppress(NoSharedMemory):
+                while self.shown:
+                    self._take_back(self.shown[-1], wait=False)
+                    self.shown.pop()
 
     def _take_back(self, region: Region, *, wait: bool) -> None:
         if region.slot.users > 1 or self._pool.links(region.slot) > 1:

@@ -46,6 +46,8 @@ class SlotReader:
         self._maps = MapCache(MAPS)
         self._private: dict[tuple[str, int], _Private] = {}
         self._period = Period()
+        self.lent: list[_Private] = []
+        """Writable maps of values that may be gone by now."""
         self._addresses: Addresses[tuple[str, int, int]] = Addresses()
         """For each map: the slot, its inode, and where in the slot a writable map begins; -1 for a shared map."""
 
@@ -82,17 +84,18 @@ class SlotReader:
         return Found(name, inode, mapped, max(0, start) + offset)
 
     def trim(self, step: int, now: float) -> None:
-        """Forget what was written to values that are gone, and the maps that were not used for a while.
-
-        If memory is short, forget all maps, because an unlinked file stays while it is mapped.
-        """
-        for known in self._private.values():
-            known.forget()
+        """Forget the maps that were not used for a while; all if memory is short, because an unlinked file stays while
+        it is mapped."""
+        self.tidy()
         if is_short(self._directory):
             self.close()
         elif self._period.is_over(step, now):
             self._maps.age()
             self._private = {at: kept for at, kept in self._private.items() if self._maps.get(at[0]) is not None}
+
+    def tidy(self) -> None:
+        """Forget what was written to values that are gone, so that the next ones need not look for it."""
+        self.lent = [known for known in self.lent if not known.forget()]
 
     def private(self, name: str, start: int, size: int) -> Bytes:
         """Return `size` bytes of slot `name` from `start` on, for writing. Writes are private, and later reads of the
@@ -115,6 +118,7 @@ class SlotReader:
             known = _Private(mapped, inode, last)
         self._private[name, page] = known
         lent = known.lend()
+        self.lent.append(known)
         self._addresses.add(lent, (name, known.inode, page))
         return lent[start - page :]
 
@@ -164,9 +168,12 @@ class _Private:
     def is_lent(self) -> bool:
         return self._lent is not None and self._lent() is not None
 
-    def forget(self) -> None:
-        if not self.is_lent:
-            self._map.forget()
+    def forget(self) -> bool:
+        """Forget what was written, unless the value is still there. Return True if nothing is left to forget."""
+        if self.is_lent:
+            return False
+        self._map.forget()
+        return True
 
     def lend(self) -> Bytes:
         array = self._map.array()

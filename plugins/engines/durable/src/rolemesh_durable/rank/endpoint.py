@@ -74,8 +74,9 @@ class Endpoint:
         self.addresses = self._open()
         """The addresses at which peers and the agent (``control``) reach this rank, for `RankHello`."""
         self.pool = SlotPool(site.shm_dir, f"slot-{site.role}-{site.rank}-{site.generation}")
-        self.reader, self.lender = SlotReader(site.shm_dir), Lender(self.pool)
-        self._on_control = on_control
+        self.reader = SlotReader(site.shm_dir)
+        self.lender = Lender(self.pool, self.reader)
+        self._on_control, self._keep_slots = on_control, keep_slots
         self.stopping = False
         """True once the agent has asked the rank to stop: every wait raises `Stopping`."""
         self.lost: LogLost | None = None
@@ -95,7 +96,6 @@ class Endpoint:
         self._takers: dict[int, Callable[[bytes], bool]] = {}
         self._early: list[tuple[bytes, list[Buffer]]] = []
         self._early_messages: list[bytes] = []
-        self._keep_slots = keep_slots
         self._dirty: list[Flushed] = []
         self._socket = socket = self._inbox.socket
         socket.setsockopt(zmq.RCVTIMEO, IDLE_MS)

@@ -120,8 +120,7 @@ class Loop:
             except RuntimeError as error:
                 raise OperatorFailed("its services", self._ctx.step, error) from error
         self._tell_finish()
-        if self._lender.shown and not any(way.state.under_way for way in self._ways):
-            self._lender.take_back_early()  # now, since no consumer reads it and this rank has nothing to do
+        self._lender.idle(self._ways)
         soon = self._meter.idle()
         return soon if self._taker is None or self._taker.owed < 0 else self._machine.settle() or soon
 
