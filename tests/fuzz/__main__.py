@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz [--minutes N] [TARGET …]``: gives every target changed inputs, in turns, until time is over.
+"""``python -m tests.fuzz [--minutes N | --same] [TARGET …]``: gives every target changed inputs, in turns, until time is over.
 
 An input for which a target raises an undeclared error goes, as small as possible, to ``tests/fuzz/corpus``: `make
 test` gives it to the target again. Hypothesis keeps its own findings in ``.hypothesis``.
@@ -22,13 +22,15 @@ ROUND = 200
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float, default=2.0)
+    parser.add_argument("--same", action="store_true", help="one turn, with the same inputs in each run: for CI")
     parser.add_argument("targets", nargs="*", help="parts of the targets' names")
     given = parser.parse_args(arguments)
-    settings.register_profile("fuzz", deadline=None, print_blob=False)
+    same = {"derandomize": True, "database": None} if given.same else {}
+    settings.register_profile("fuzz", deadline=None, print_blob=False, **same)
     settings.load_profile("fuzz")
     logging.disable(logging.CRITICAL)
     left = [each for each in TARGETS if not given.targets or any(part in each.name for part in given.targets)]
-    until, rounds, failed = time.monotonic() + 60 * given.minutes, 0, 0
+    until, rounds, failed = time.monotonic() + (0 if given.same else 60 * given.minutes), 0, 0
     while left and (time.monotonic() < until or not rounds):
         for target in list(left):
             if rounds and time.monotonic() > until:
