@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz [--minutes N | --same] [TARGET …]``: gives every target changed inputs, in turns, until time is over.
+"""``python -m tests.fuzz [--minutes N | --same] [TARGET …]``: gives every target changed inputs, in turns.
 
 An input for which a target raises an undeclared error goes, as small as possible, to ``tests/fuzz/corpus``: `make
 test` gives it to the target again. Hypothesis keeps its own findings in ``.hypothesis``.
