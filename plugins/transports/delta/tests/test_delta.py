@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import zmq
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.waiting import HANG_S
+from tests.waiting import HANG_S, until
 
 from rolemesh_dataplane.codec import decode, unflatten
 from rolemesh_dataplane.curve import new_keys
@@ -165,6 +166,25 @@ def test_a_lost_difference_is_made_good_before_the_next_value(ends: tuple[End, E
         wanted.append(value.copy())
         sent(one, sender, step, {"w": wanted[-1]})
     for each in wanted:
+        np.testing.assert_array_equal(other.take()["w"], each)
+
+
+def test_a_lost_difference_is_made_good_before_a_value_of_another_size(ends: tuple[End, End]) -> None:
+    one, other = ends
+    sender, value = one.transport.connect(other.address), weights()
+    sent(one, sender, 0, {"w": value})
+    other.take()
+    settled(sender, 0)
+    sender._versions[7, 0, 0].number += 5
+    sender._versions[7, 0, 0].has += 5
+    value[3] = 4
+    take, both = other.transport._take, Event()
+    other.transport._take = lambda *args: (both.wait(HANG_S), take(*args))  # no answer before both are on their way
+    for step, each in enumerate((value, value[:-8]), 1):
+        sent(one, sender, step, {"w": each})
+    until(sender._todo.empty, "the sender's thread has both values")
+    both.set()
+    for each in (value, value[:-8]):
         np.testing.assert_array_equal(other.take()["w"], each)
 
 

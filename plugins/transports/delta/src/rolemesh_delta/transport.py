@@ -253,12 +253,12 @@ class DeltaSender(Sender):
         _, _, _, edge, producer, _, _, chunk, *_ = HEAD.unpack_from(head)
         key = edge, producer, chunk
         known = self._versions.get(key)
+        if known is not None and not self._await_answer(socket, known):
+            return
         if known is None or [*map(len, known.buffers)] != [*map(len, new)]:
             number = 0 if known is None else known.number + 1
             known = self._versions[key] = Version(number, head, [each.copy() for each in new])
             self._send_whole(socket, key, known)
-            return
-        if not self._await_answer(socket, known):
             return
         usable = known.has == known.number and known.failed >= 0
         known.number, known.head = known.number + 1, head
