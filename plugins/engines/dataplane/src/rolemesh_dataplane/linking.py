@@ -7,7 +7,7 @@ names of its own, whatever happens to the rank that wrote them. Nobody writes to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from rolemesh_dataplane.codec import Buffer
@@ -66,9 +66,8 @@ def put_in_slots(
 def _lent(buffers: Sequence[Buffer], lender: Lender, links: dict[str, ValueSlot]) -> dict[int, tuple[str, int]]:
     """Return, by index, the file and offset of buffers that `lender` has. Add the files to `links`."""
     found: dict[int, tuple[str, int]] = {}
-    for index, buffer in enumerate(buffers):
-        each = lender.find(buffer) if len(buffer) > _LOOKED_UP and type(buffer) is memoryview else None
-        if each is None:
+    for index, buffer in _large(buffers):
+        if (each := lender.find(buffer)) is None:
             continue
         (region, offset), name = each, each[0].slot.name
         if name not in links and (slot := lender.show(region)) is not None:
@@ -78,14 +77,18 @@ def _lent(buffers: Sequence[Buffer], lender: Lender, links: dict[str, ValueSlot]
     return found
 
 
+def _large(buffers: Sequence[Buffer]) -> Iterator[tuple[int, Buffer]]:
+    """Yield the views that are large enough to look for the file that has them, with their indexes."""
+    yield from ((i, each) for i, each in enumerate(buffers) if len(each) > _LOOKED_UP and type(each) is memoryview)
+
+
 def _unchanged(buffers: Sequence[Buffer], reader: SlotReader) -> dict[int, Found]:
     """Return, by index, the buffers that lie unchanged in slots of which they make at least half, because a slot stays
     as a whole."""
     found: dict[int, Found] = {}
     nbytes: dict[str, int] = {}
-    for index, buffer in enumerate(buffers):
-        each = reader.find(buffer) if len(buffer) > _LOOKED_UP and type(buffer) is memoryview else None
-        if each is not None:
+    for index, buffer in _large(buffers):
+        if (each := reader.find(buffer)) is not None:
             found[index] = each
             nbytes[each.slot] = nbytes.get(each.slot, 0) + len(buffer)
     return {i: each for i, each in found.items() if max(LINKED, len(each.mapped) / 2) <= nbytes[each.slot]}
