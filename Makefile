@@ -9,6 +9,8 @@ SPINS := $(addprefix plugins/workloads/vllm/tests/,test_pd.py test_pd_jobs.py te
 BESIDE := $(addprefix --ignore=,$(SPINS))
 MINUTES := .pytest_cache/minutes.jsonl
 PYTEST := $(PY) -m pytest -p tests.minutes --minutes $(MINUTES)
+# A process that ends in a test fails the run. pytest-xdist would start another, and wait for ever for the tests of the first.
+SPREAD = -n $(PROCESSES) --max-worker-restart 0 --no-loadscope-reorder
 BUDGET ?=
 PROCESSES ?= 4
 FUZZ ?= 2
@@ -37,7 +39,7 @@ demo: ## GRPO on a real model: SmolLM2-135M learns to reverse words, in some min
 # spin while they wait, so nothing runs beside them. At the end it says where the minutes went; with BUDGET=MINUTES it fails if they were more.
 define suite
 rm -f $(MINUTES); failed=0; \
-$(PYTEST) -m '$(1)' -n $(PROCESSES) --no-loadscope-reorder $(BESIDE) || failed=1; \
+$(PYTEST) -m '$(1)' $(SPREAD) $(BESIDE) || failed=1; \
 $(PYTEST) -m '$(1)' $(SPINS) || failed=1; \
 $(PY) -m tests.minutes $(MINUTES) $(if $(BUDGET),--budget $(BUDGET)) || failed=1; \
 exit $$failed
@@ -62,8 +64,9 @@ soak: judges ## what both leave out: more seeds, sizes and engines, and jobs of 
 	rm -f $(MINUTES); failed=0; \
 	$(PYTEST) -m soak tests/soak || failed=1; \
 	$(PYTEST) -m soak tests/judges || failed=1; \
-	$(PYTEST) -m soak -n $(PROCESSES) --no-loadscope-reorder $(BESIDE) --ignore=tests/soak --ignore=tests/judges || failed=1; \
+	$(PYTEST) -m soak $(SPREAD) $(BESIDE) --ignore=tests/soak --ignore=tests/judges || failed=1; \
 	$(PYTEST) -m soak $(SPINS) || failed=1; \
+	$(PYTEST) -m hypothesis --hypothesis-profile=drawn $(SPREAD) $(BESIDE) || failed=1; \
 	$(PY) -m tests.minutes $(MINUTES) $(if $(BUDGET),--budget $(BUDGET)) || failed=1; \
 	exit $$failed
 

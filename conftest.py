@@ -15,8 +15,10 @@ from hypothesis import settings
 from tests import more
 from tests.installed import Dist, Installed, make_dist, make_environment
 
-# How long an example takes says nothing on a busy machine.
-settings.register_profile("suite", deadline=None)
+# An example has no deadline, because a busy machine is slow.
+# `make test` draws the same examples in each run. `make soak` draws new ones.
+settings.register_profile("drawn", deadline=None, print_blob=True)
+settings.register_profile("suite", deadline=None, derandomize=True)
 settings.load_profile("suite")
 
 # A shell that starts the tests in the background lets them ignore SIGINT, and so would the drivers that they start.
@@ -158,6 +160,7 @@ def whole_installed(dist: Dist, kernel_installed: Installed, tmp_path_factory: p
         "rolemesh-function",
         "rolemesh-pack",
         "rolemesh-dataplane",
+        "rolemesh-delta",
         "rolemesh-durable",
         "rolemesh-commands",
         "rolemesh-local",

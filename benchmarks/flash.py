@@ -72,7 +72,7 @@ def measure(quick: bool) -> Report:
 def saved_and_killed(how: str, dlrover: str) -> dict[str, Any]:
     """One run: saves, SIGKILL, one step from the newest save. Raises `BenchmarkError`."""
     command = {
-        "track": (*COMMANDS["rolemesh launch"], "--set", "engine.options.snapshots.every_s=0"),
+        "track": (*COMMANDS["rolemesh launch"], "--set", "engine.options.snapshots.every=0s"),
         "dlrover": (dlrover, "-m", "dlrover.trainer.torch.elastic_run", "--standalone"),
     }.get(how, (*COMMANDS["torchrun"], "--standalone"))
     with tempfile.TemporaryDirectory(prefix="rolemesh-bench-") as name:

@@ -20,6 +20,7 @@ KERNEL = (
     "observe/console",
     "scalers/base",
     "schedulers/pack",
+    "transports/delta",
     "workloads/function",
 )
 DEMO = (

@@ -25,9 +25,8 @@ OF_JOB: dict[str, Any] = {
     "world_sizes": {},
     "retention": True,
     "retention_bytes": 1 << 30,
-    "local": NO_PLUGIN,
-    "remote": NO_PLUGIN,
-    "several_nodes": False,
+    "transports": {},
+    "remote": "",
     "keys": TransportKeys("", "", "", ""),
 }
 OF_MASTER: dict[str, Any] = {

@@ -8,7 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["ROOT", "Text", "documents", "in_document", "in_python", "paragraphs", "sentences"]
+__all__ = [
+    "GENERATED",
+    "ROOT",
+    "Text",
+    "documents",
+    "in_document",
+    "in_python",
+    "paragraphs",
+    "sentences",
+    "without_code",
+]
 
 ROOT = Path(__file__).resolve().parents[1]
 GENERATED = ("docs/reference/",)
@@ -29,6 +39,11 @@ class Text(NamedTuple):
     line: int
     kind: str
     words: str
+
+
+def without_code(document: str) -> str:
+    """Return a document without its code blocks."""
+    return _FENCE.sub("", document)
 
 
 def documents() -> list[Path]:

@@ -40,7 +40,7 @@ HELPERS: Mapping[tuple[str, str], tuple[str, int, str]] = {
     ("durable/extensions/scaling/shell.py", "misbehaved"): ("PluginError", 1, "the … "),
     **{(f"{place}.py", "breach"): ("PluginError", 0, "") for place in BREACHING},
     ("placement/validation.py", "impossible"): ("PlacementError", 1, "the placement strategy … "),
-    ("durable/protocol/replan.py", "impossible"): ("PlacementError", 1, "the placement strategy … "),
+    ("durable/protocol/master/replan.py", "impossible"): ("PlacementError", 1, "the placement strategy … "),
     ("jobs/checkpoint.py", "_refused"): ("SnapshotError", 0, ""),
     ("jobs/logs.py", "_unknown"): ("_NoLogError", 0, ""),
     ("runtime/claim.py", "in_use"): ("NameInUseError", 1, "a job named … "),

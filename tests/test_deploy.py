@@ -14,6 +14,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+import safetensors.numpy
 import yaml
 
 from rolemesh.cli import main
@@ -107,7 +108,7 @@ def test_the_manifests_are_what_the_commands_of_the_document_write(
     assert sorted(name for _, name in commands) == [path.name for path in MANIFESTS]
     (tmp_path / "model").mkdir()
     (tmp_path / "model/config.json").write_text(json.dumps({"model_type": "llama"}))
-    (tmp_path / "model/model.safetensors").touch()
+    (tmp_path / "model/model.safetensors").write_bytes(safetensors.numpy.save({}))
     monkeypatch.setenv("MODEL", str(tmp_path / "model"))
     monkeypatch.delenv("DB_PASSWORD", raising=False)
     monkeypatch.chdir(ROOT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import safetensors.numpy
 from tests import readme_commands as readme
 
 TEXT = """
@@ -45,8 +46,9 @@ def test_each_exception_is_about_a_command_of_the_documents() -> None:
 def test_the_quick_commands_about_the_readmes_own_job_succeed(tmp_path: Path) -> None:
     checkout, job = readme.prepared(tmp_path)
     (checkout / ".cache/SmolLM2-135M-Instruct").mkdir(parents=True)
-    for name in ("config.json", "tokenizer_config.json", "tokenizer.json", "model.safetensors"):
+    for name in ("config.json", "tokenizer_config.json", "tokenizer.json"):
         (checkout / ".cache/SmolLM2-135M-Instruct" / name).write_text("{}")
+    (checkout / ".cache/SmolLM2-135M-Instruct/model.safetensors").write_bytes(safetensors.numpy.save({}))
     quick = [each for each in readme.documented() if "plan " in each.text]
     assert quick
     for command in quick:

@@ -33,7 +33,7 @@ from packaging.requirements import Requirement
 from pydantic import BaseModel, ByteSize
 from pydantic.fields import FieldInfo
 from tests import more, readability
-from tests.prose import documents
+from tests.prose import GENERATED, documents, without_code
 from tests.surface import MODULES
 
 import rolemesh
@@ -64,6 +64,8 @@ DOCUMENTS = sorted(
 PYTHONS = "3.11", "3.12", "3.13"
 """The Pythons that `make interpreters` runs."""
 README_WORDS = 1200
+WORDS = 82_500
+"""Maximum number of words of all documents by hand, without code blocks."""
 DECISION_WORDS = 150
 DECLARATIONS = "kinds"
 KINDS_OF_PLUGINS = {
@@ -290,16 +292,21 @@ def keys_of_the_job_file() -> Iterator[str]:
 
 @check
 def documented_job_files() -> Iterator[str]:
-    for document in ("README.md", "docs/job-file.md", "docs/fault-tolerance.md"):
-        jobs = [block for block in blocks(document, "yaml") if block.startswith("name:")]
-        if not jobs:
-            yield f"{document}: it shows no job file"
-        for block in jobs:
+    """Each block of YAML with keys of a job file is a job file, together with the keys that it leaves out."""
+    least = {"name": "shown", "flow": "flow.py:shown", "steps": 1, "roles": {"shown": {"use": "function"}}}
+    for document in (str(path.relative_to(ROOT)) for path in DOCUMENTS):
+        for block in blocks(document, "yaml"):
+            keys = re.findall(r"^([a-z_]+):", block, flags=re.MULTILINE)
+            if not keys or not JobSpec.model_fields.keys() >= set(keys):
+                continue
+            given = dict.fromkeys(re.findall(r"\$\{(\w+)", block), "1")
             with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-                file.write(block)
+                file.write(
+                    "\n".join([block, *(f"{key}: {json.dumps(least[key])}" for key in least if key not in keys)])
+                )
                 file.flush()
                 try:
-                    load(Path(file.name), environ={"MODEL": "/models/m", "DB_PASSWORD": "secret"})
+                    load(Path(file.name), environ=given)
                 except RolemeshError as error:
                     yield f"{document}: {error}"
 
@@ -434,7 +441,7 @@ def targets_levels_causes_and_events() -> Iterator[str]:
 @check
 def rooms_and_verbs() -> Iterator[str]:
     kernel, text = ROOT / "core/rolemesh", text_of("docs/architecture.md")
-    rooms = {path.stem for path in kernel.glob("*.py") if path.stem != "__init__"}
+    rooms = {path.stem for path in kernel.glob("*.py") if not path.stem.startswith("__")}
     rooms |= {path.name for path in kernel.iterdir() if path.is_dir() and list(path.glob("*.py"))}
     part = text.partition("### Rooms of the kernel")[2].partition("### Rooms of the engine")[0]
     said = re.findall(r"^\| `(\w+)(?:/|\.py)` \|", part, flags=re.MULTILINE)
@@ -498,7 +505,7 @@ def files_and_targets() -> Iterator[str]:
 
 def missing_links(path: Path) -> list[str]:
     """Return the links of a document that lead to no file."""
-    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    text = without_code(path.read_text())
     links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if not re.match(r"[a-z]+:", link)]
     return [link for link in links if not (path.parent / link.partition("#")[0]).exists()]
 
@@ -517,6 +524,10 @@ def reading() -> Iterator[str]:
             yield f"{path.relative_to(ROOT)}: {found.median:g} words per sentence, reading ease {found.ease:g}"
     if (words := len(text_of("README.md").split())) > README_WORDS:
         yield f"README.md: {words} words, and may have {README_WORDS}"
+    by_hand = [path for path in DOCUMENTS if not path.relative_to(ROOT).as_posix().startswith(GENERATED)]
+    all_words = sum(len(without_code(path.read_text()).split()) for path in by_hand)
+    if all_words > WORDS:
+        yield f"all documents: {all_words:,} words, and may have {WORDS:,}"
 
 
 @check

@@ -18,7 +18,7 @@ def problems(name, author, email, description):
     for answer, value in (("author", author), ("email", email), ("description", description)):
         if not value.strip() or not value.isprintable() or any("{" + mark in value for mark in ("{", "%", "#")):
             found.append((answer, f"{value!r} is not one line of plain text", "give one line, nothing for Jinja in it"))
-    if not re.fullmatch(r"[^@\s\"<>\\]+@[^@\s\"<>\\]+", email):
+    if not re.fullmatch(r"[^@\s\"<>\\]+@[^@\s\"<>\\]+\.[^@\s\"<>\\.]+", email):
         found.append(("email", f"{email!r} is no e-mail address", "give one like ada@example.com"))
     if re.search(r"[\"<>\\]", author):
         found.append(("author", f'{author!r} has one of " < > \\ in it', "give the name alone"))

@@ -6,6 +6,7 @@ import ctypes
 import os
 import random
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 from pydantic import Field, field_validator
 from tests.conformance.counter import Counter
 
-from rolemesh import Batch, Broadcast, RankContext, Split, State, operator
+from rolemesh import Batch, Broadcast, RankContext, Split, State, operator, service
 from rolemesh.api.workload import OperatorSpec
 
 Counting = Counter.Options
@@ -449,3 +450,34 @@ class Helped(Counter):
     def teardown(self) -> None:
         self.helper.kill()
         self.helper.wait()
+
+
+class Lending(Counter):
+    """Lends what its service changes, while a consumer may be reading it."""
+
+    def setup(self, ctx: RankContext) -> None:
+        super().setup(ctx)
+        self.lent = ctx.lend({"w": np.zeros(4)})["w"]
+
+    @service
+    def double(self, number: int) -> float:
+        self.lent += 1
+        return 2.0 * number
+
+
+class LendingToThread(Counter):
+    """Lends what a thread changes after the operator has returned."""
+
+    def setup(self, ctx: RankContext) -> None:
+        super().setup(ctx)
+        self.lent = ctx.lend({"w": np.zeros(4)})["w"]
+
+    @operator(rows=Split())
+    def add(self, rows: Batch) -> None:
+        super().add(rows)
+        threading.Thread(target=self._go_on, daemon=True).start()
+
+    def _go_on(self) -> None:
+        while True:
+            self.lent += 1
+            time.sleep(0.001)

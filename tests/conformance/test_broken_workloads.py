@@ -13,6 +13,7 @@ from tests.conformance.counter import Counter
 from tests.conformance.harness import outcomes
 
 from rolemesh import Batch
+from rolemesh.errors import OptionsError, raise_all
 from rolemesh_testing import WorkloadConformance
 
 
@@ -38,6 +39,10 @@ class Asking(Sound):
 
     def step(self, role: Any, step: int) -> None:
         role.call_service("double", 3)
+
+
+class Refused(Sound):
+    bad_options = ({"start": 3},)
 
 
 CARELESS = type("Careless", (Counter,), {"__module__": "tests.conformance.careless"})
@@ -113,6 +118,25 @@ def test_the_kit_finds_each_mistake_of_a_workload() -> None:
     assert not missed, found.output
 
 
+class AskingToo(Sound):
+    """Calls operators and a service."""
+
+    def step(self, role: Any, step: int) -> None:
+        Sound.step(self, role, step)
+        role.call_service("double", 3)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "step", "who"),
+    [(broken.Lending, AskingToo.step, "the service double"), (broken.LendingToThread, Sound.step, "a thread")],
+)
+def test_a_write_to_lent_memory_while_no_operator_runs_is_found(wrong: type[Any], step: Any, who: str) -> None:
+    test = "test_its_operators_work_at_every_world_size"
+    cls = type("Lent", (Sound,), {"plugin": wrong, "step": step})
+    found = outcomes({"TestIt": cls}, chosen={"TestIt": {test}}).failed["TestIt"][test]
+    assert f"{who} writes to memory that is lent (w), which consumers may be reading" in found
+
+
 LONG = "test_kills_at_drawn_places_of_a_long_run_change_nothing"
 LATE: dict[type[Any], str] = {
     broken.Epochs: LONG,
@@ -140,3 +164,18 @@ def test_a_fault_that_shows_late_or_now_and_then_gets_no_certificate(wrong: type
 @pytest.mark.soak  # so do the workloads of test_function.py and test_services.py
 def test_a_sound_workload_passes_them_all() -> None:
     assert not outcomes({"TestSound": Sound}).failed
+
+
+def refusing(*errors: OptionsError) -> type[Any]:
+    return type("Refusing", (Counter,), {"check": classmethod(lambda cls, options, world_size: raise_all(errors))})
+
+
+def test_several_errors_at_once_may_refuse_bad_options(tmp_path: Path) -> None:
+    both = refusing(OptionsError("start is wrong", remedy="set 1"), OptionsError("so is end", remedy="set 2"))
+    Refused().test_bad_options_are_refused_with_a_remedy(both, tmp_path)
+
+
+def test_each_of_several_errors_needs_a_remedy(tmp_path: Path) -> None:
+    one = refusing(OptionsError("start is wrong", remedy="set 1"), OptionsError("so is end"))
+    with pytest.raises(AssertionError, match="without a remedy: so is end"):
+        Refused().test_bad_options_are_refused_with_a_remedy(one, tmp_path)

@@ -158,7 +158,8 @@ def every_report_counts_once(job: Job) -> None:
         told = {name: step for name, step in line["records"].items() if name.startswith("square ")}
         assert len(told) == answered * len(steps)
         assert set(told.values()) == set(steps)
-        assert line["roles"]["box"]["computing_s"] > 0
+    # Callees that wait for their grant already run the calls of later steps, whose lines then have no time of theirs.
+    assert sum(line["roles"]["box"]["computing_s"] for line in lines) > 0
     warned = {name for line in lines for name in line["records"] if name.startswith("warning ")}
     assert warned == {f"warning box/{rank} #1" for rank in range(CALLEES)}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -115,7 +116,7 @@ roles:
     world_size: 2
     options: {{target: "roles.py:Trainer", kwargs: {{lends: {lends}}}}}
     resources: {{cpu: 0.1}}
-  rollout: {{use: function, world_size: 2, options: {{target: "roles.py:Rollout"}}, resources: {{cpu: 0.1}}}}
+  rollout: {{use: function, world_size: {size}, options: {{target: "roles.py:Rollout"}}, resources: {{cpu: 0.1}}}}
   examiner: {{use: function, options: {{target: "roles.py:Examiner"}}, resources: {{cpu: 0.1}}}}
 engine: {{options: {{stop_grace_s: 2}}}}
 """
@@ -129,12 +130,22 @@ DELTA = (
 LITTLE = ("engine.options.retention.max_bytes=8000000",)
 
 
-def ended(make_job: Make, name: str, *args: str, lends: bool = True) -> tuple[Job, dict[str, Any]]:
+SMALL = ("engine.options.transports.weights={use: delta, options: {min_bytes: 100000}}",)
+APART = ("--nodes", "6x(cpu=0.1)", "engine.options.snapshots.replicas=1", *SMALL, "steps=12")
+"""Each rank has a node of its own, and one node is free. rollout/0, on node2, gives the weights to rollout/1."""
+
+
+def made(make_job: Make, name: str, *, lends: bool = True, roles: str = ROLES, size: str = "2") -> Job:
     job = make_job(name, extra=LADDER)
-    (job.folder / "roles.py").write_text(ROLES)
+    (job.folder / "roles.py").write_text(roles)
     (job.folder / "flow.py").write_text(FLOW)
-    text = JOB.format(name=name, lends=str(lends).lower())
+    text = JOB.format(name=name, lends=str(lends).lower(), size=size)
     (job.folder / "job.yaml").write_text(one_engine(text + LADDER))
+    return job
+
+
+def ended(make_job: Make, name: str, *args: str, lends: bool = True) -> tuple[Job, dict[str, Any]]:
+    job = made(make_job, name, lends=lends)
     done = job.run(*args)
     assert done.returncode == 0, done.stdout + done.stderr
     return job, {"sha256": job.result()["state_sha256"], "lines": [timeless(line) for line in job.metrics()]}
@@ -155,3 +166,43 @@ def test_a_job_that_lends_ends_like_one_that_copies(make_job: Make, seed: int, m
     job, disturbed = ended(make_job, f"killed-{seed}", *more, "--chaos", f"kills=6,seed={seed},targets=rank")
     assert disturbed == copied
     assert len(job.result()["recoveries"]) >= 3
+
+
+@pytest.mark.more
+@pytest.mark.parametrize(
+    "targets", ["agent:node0,agent:node2", pytest.param("agent:node0,agent:node2,rollout/0", marks=pytest.mark.soak)]
+)
+def test_agents_of_the_trainer_and_of_a_relay_die_and_the_job_ends_as_undisturbed(make_job: Make, targets: str) -> None:
+    _, undisturbed = ended(make_job, "whole", *APART)
+    job, disturbed = ended(make_job, "killed", *APART, "--chaos", f"kills=4,seed=5,targets={targets}")
+    assert disturbed == undisturbed
+    killed = {event["data"]["target"] for event in job.events() if event["kind"] == "injected"}
+    assert {"node0", "node2"} <= killed
+    asked = "select value_bytes, travelled_bytes from edges where producer = 'trainer.weights'"
+    found = job.cli("sql", str(job.run_dir), asked, "--format", "json")
+    (edge,) = json.loads(found.stdout)
+    assert 0 < edge["travelled_bytes"] <= edge["value_bytes"]
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("nodes", [(), ("--nodes", "7x(cpu=0.1)", *SMALL)], ids=["one node", "delta between nodes"])
+def test_rollouts_that_come_and_go_change_nothing_for_the_trainer(make_job: Make, nodes: tuple[str, ...]) -> None:
+    # The first rank alone counts, and its rows all go to one trainer. It gives the others time to come and go.
+    roles = ROLES.replace("/ (1 + self.ctx.rank)", "* (self.ctx.rank == 0)").replace(
+        "        sums =", "        if not os.path.exists('ready'):\n            time.sleep(0.3)\n        sums ="
+    )
+    found = []
+    for name, sizes in (("alone", ()), ("scaled", (4, 2, 3))):
+        job = made(make_job, name, roles=f"import time\n{roles}", size="{min: 2, max: 4, start: 2}")
+        if not sizes:
+            (job.folder / "ready").touch()
+        process = job.start(*nodes, "steps=200")
+        for size in sizes:
+            job.running(step=2)
+            said = job.cli("scale", name, f"rollout={size}")
+            assert said.returncode == 0, said.stderr
+        (job.folder / "ready").touch()
+        process.communicate()
+        found.append(job.result()["state_sha256"])
+        assert process.returncode == 0
+    assert found[0] == found[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -22,6 +23,7 @@ from tests.waiting import until
 from rolemesh_checkpoint import disk
 from rolemesh_durable.control.client import ControlClient
 from rolemesh_durable.extensions.rehearsal.requests import InjectFault
+from rolemesh_runtime.lock import lock_file
 
 Make = Callable[..., Job]
 STEPS = 60
@@ -260,6 +262,11 @@ def test_nothing_starts_if_every_snapshot_is_damaged(ten: Job) -> None:
     verified = ten.cli("checkpoint", "verify", "squares")
     assert verified.returncode == 1
     assert "no snapshot is left" in verified.stderr
+    with lock_file(ten.run_dir).open("r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # as a command does that has just resumed the same run
+        late = ten.run("--resume", "squares", f"steps={STEPS}")
+    assert late.returncode == 2
+    assert "a job runs in this folder, and has written none yet" in late.stderr
 
 
 HELD = """

@@ -47,11 +47,10 @@ class Group(Workload):
 JOB = """
 name: uneven
 flow: flow.py:uneven
-steps: 100
+steps: 800
 roles:
   data: {use: "roles.py:Data", resources: {cpu: 0.1}}
   group: {use: "roles.py:Group", world_size: 3, resources: {cpu: 0.1}}
-engine: {options: {stragglers: {for_s: 6}}}
 failover: [{use: process}]
 """
 FLOW = """
@@ -88,7 +87,6 @@ roles:
     resources: {cpu: 0.1}
     options: {tables: {count: {dim: 2}}}
   learner: {use: "learners.py:Learner", resources: {cpu: 0.1}}
-engine: {options: {stragglers: {for_s: 6}}}
 failover: [{use: process}]
 """
 SERVED = """

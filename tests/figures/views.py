@@ -81,9 +81,11 @@ class Compared:
 
     def address(self, path: str) -> str:
         """Return the answer of the viewer to an address below the run."""
-        answer = self.client.get(f"/run/{self.ended.name}/{path}")
-        assert answer.status_code == 200, answer.text
-        return str(answer.text)
+        while True:
+            answer = self.client.get(f"/run/{self.ended.name}/{path}")
+            assert answer.status_code == 200, answer.text
+            if "<title>Reading" not in answer.text:
+                return str(answer.text)
 
     @property
     def client(self) -> Any:

@@ -35,6 +35,10 @@ from rolemesh_checkpoint.send_log import SendLog
 from rolemesh_dataplane import codec
 from rolemesh_dataplane.payload import DATA, HEAD, INLINE
 from rolemesh_dataplane.transports import TransportError
+from rolemesh_delta import messages as delta
+from rolemesh_delta import producing, receiving
+from rolemesh_delta.changes import Broken, Difference, apply, difference
+from rolemesh_delta.transport import MALFORMED
 from rolemesh_durable import runs
 from rolemesh_durable.control import client, history
 from rolemesh_durable.extensions.calls import frames as calls
@@ -196,6 +200,69 @@ def _agents_messages() -> Sequence[bytes]:
         b"done " + pack(["work", 0, 3, [0, 0, 0]]),
         b"refused " + pack(["work", 0, 3, [0, 0, 0], "why"]),
     ]
+
+
+def _deltas_to_a_consumer(data: bytes) -> None:
+    """Take messages of the transport delta: each is a kind, what it says about itself, and its frames."""
+    consumer = receiving.Receiving(part_bytes=64)
+    for kind, about, frames in msgspec.msgpack.decode(data, type=list[tuple[str, Any, list[bytes]]]):
+        told = delta.encode(about)
+        if kind == "v":
+            consumer.value(b"producer", delta.decode_value(told), frames[0] if frames else b"", 0.0)
+        elif kind == "d":
+            consumer.part(delta.decode_at(told), frames, 0.0)
+        elif kind == "g":
+            consumer.give(b"neighbour", delta.decode_at(told))
+        elif kind == "l":
+            consumer.lacks(delta.decode_at(told))
+        else:
+            consumer.plain(b"producer", frames)
+
+
+def _deltas() -> tuple[producing.Producing, list[Any]]:
+    """Return a producer that has sent two values to two consumers, and its messages to the second."""
+    producer, found = producing.Producing(7, 1, part_bytes=64), []
+    for peer in "ab":
+        producer.opened(peer, f"tcp://127.0.0.1:{1 + ord(peer)}")
+    for step, changed in enumerate((0, 1)):
+        new = np.full(50, 2.0, np.float32)
+        new[:changed] = 3
+        item = producing.Item(step, step, [memoryview(new.tobytes())] * 2, ["float32"] * 2)
+        for peer in "ab":
+            head = HEAD.pack(DATA, 2, 0, 3, 0, 0, step, 0, 0, 2)
+            for kind, told, frames in producer.send(peer, (3, 0), item, head):
+                if peer == "a":
+                    found.append([kind.decode(), msgspec.msgpack.decode(told), [bytes(each) for each in frames]])
+    return producer, found
+
+
+def _deltas_of_a_producer() -> Sequence[bytes]:
+    _, found = _deltas()
+    about = found[-1][1]
+    return [msgspec.msgpack.encode([*found, ["g", about, []], ["l", about, []], ["p", None, [b"x"]]])]
+
+
+def _answers_to_deltas(data: bytes) -> None:
+    """Take a consumer's answers: each is a kind, and what it is about."""
+    producer, _ = _deltas()
+    for kind, about in msgspec.msgpack.decode(data, type=list[tuple[str, Any]]):
+        list(producer.answered("a", kind.encode(errors="replace"), delta.decode_at(delta.encode(about))))
+
+
+def _difference(data: bytes) -> None:
+    old = [np.arange(400, dtype=np.uint8).copy() for _ in range(2)]
+    for buffer, change in zip(old, msgspec.msgpack.decode(data, type=list[Difference]), strict=False):
+        apply(buffer, change)
+
+
+def _differences() -> Sequence[bytes]:
+    found = []
+    for dtype, changed in (("float32", 3), ("bfloat16", 100), ("", 400)):
+        old = np.arange(400, dtype=np.uint8)
+        new = old.copy()
+        new[:changed] ^= 1
+        found.append(delta.encode([difference(old.copy(), new, dtype, 1) for _ in range(2)]))
+    return found
 
 
 # ------------------------------------------------------------------------------------------------- files of the engine
@@ -594,6 +661,12 @@ TARGETS: tuple[Target, ...] = (
     Target("answers of a master", lambda data: client._update(SimpleNamespace(job="job"), data), (RolemeshError,),
            _all_of(client.Update), "msgpack"),
     Target("frames with data", _frame, (TransportError, *UNREADABLE), _frames),
+    Target("deltas to a consumer", _deltas_to_a_consumer, (*MALFORMED, receiving.Changed),
+           _deltas_of_a_producer, "msgpack"),
+    Target("answers to deltas", _answers_to_deltas, MALFORMED,
+           _msgpack([["h", [7, 0, 1, True, 0]], ["w", [7, 0, 0, False, 0, True]], ["w", [7, 0, 1, True, 0]]]),
+           "msgpack"),
+    Target("differences", _difference, (*MALFORMED, Broken), _differences, "msgpack"),
     Target("calls", calls.read_request, UNREADABLE,
            _msgpack(calls.Request(b"k" * calls.KEY_BYTES, "do", 3, 1, b"x")), "msgpack"),
     Target("kept answers", calls.kept_answer, (TransportError, *UNREADABLE), _call_frames),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -57,13 +58,16 @@ def test_errors_of_the_past_are_declared(target: Target) -> None:
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_a_decoder_refuses_changed_inputs_with_a_declared_error(target: Target) -> None:
-    fuzz(target, EXAMPLES)
+    fuzz(target, EXAMPLES, derandomize=True, database=None)  # a find of chance is for `make fuzz`
 
 
-def fuzz(target: Target, examples: int) -> None:
-    """Give a target changed inputs. Raises AssertionError for the smallest with an undeclared error."""
+def fuzz(target: Target, examples: int, **how: Any) -> None:
+    """Give a target changed inputs, with other settings of hypothesis in `how`. Raises AssertionError for the smallest
+    with an undeclared error."""
 
-    @settings(max_examples=examples, deadline=None, report_multiple_bugs=False, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=examples, deadline=None, report_multiple_bugs=False, suppress_health_check=list(HealthCheck), **how
+    )
     @given(inputs(target.seeds(), target.form, target.sealed))
     def given_to(data: bytes) -> None:
         why = undeclared(target, data)

@@ -17,7 +17,7 @@ from rolemesh_durable.extensions.replicas.messages import Copying, CopyTo
 from rolemesh_durable.extensions.replicas.ring import NextAgent
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as ae
-from rolemesh_durable.protocol.part_messages import packed, tag_of, unpacked
+from rolemesh_durable.protocol.extension_message import Sealed, tag_of
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -45,7 +45,7 @@ class SimAgent:
         self.generations: dict[RankRef, int] = {}
         self.persisted: dict[tuple[RankRef, int], m.Persisted] = {}
         self.warning = ""
-        self.parts: dict[str, bytes] = {}
+        self.parts: dict[str, Sealed] = {}
         self.next = NextAgent()
         self._measures = False
         self.covered = -1
@@ -149,7 +149,7 @@ class SimAgent:
             msgspec.structs.replace(part, generation=self.generations.get(key, 0))
             for (key, _), part in self.persisted.items()
         )
-        said = self.warning, (), 0, self.memory.failed_at, self.name, self.parts
+        said = self.warning, (), 0, self.memory.failed_at, self.name, tuple(self.parts.values())
         self.handle(ae.Sampled(status_pages, stored, parts, *said))
         self.world.at(SAMPLE_S + self.world.rng.random() * 0.02, self._sample)
 
@@ -179,7 +179,7 @@ class SimAgent:
                     known = self.memory.granted.get((role, n), -1)
                     self.memory.granted[role, n] = max(message.granted, known)
                 world.send(self, target, message)
-            case ae.ToPart(message):
+            case m.ToPart(message=message):
                 self._to_part(message)
             case ae.Fork(launch):
                 world.at(world.between(0.002, 0.05), self._fork, launch)
@@ -206,23 +206,23 @@ class SimAgent:
                 world.wipe(self.node, self.name)
                 self.end("it has ended itself")
 
-    def _to_part(self, message: m.ToPart) -> None:
+    def _to_part(self, message: Sealed) -> None:
         """Do the work of the parts: checks measure once, hang detection takes stacks, replicas have a next agent."""
         world = self.world
-        if message.kind == tag_of(Measure) and not self._measures:
+        if message.name == tag_of(Measure) and not self._measures:
             self._measures = True
             world.at(world.between(0.01, 2.0), self._measure)
-        elif message.kind == tag_of(Dump):
-            rank = unpacked(Dump, message.data).start
-            stacks = m.FromPart.of(Stacks(*rank, "Thread 0x1"))
-            world.at(world.between(0.01, 0.5), self.handle, ae.FromPart(stacks))
-        elif message.kind == tag_of(CopyTo) and self.next.take(unpacked(CopyTo, message.data)):
-            self.parts = {**self.parts, tag_of(Copying): packed(self.next.confirmation)}
+        elif message.name == tag_of(Dump):
+            rank = message.opened(Dump).start
+            stacks = m.FromPart(Sealed.of(Stacks(*rank, "Thread 0x1")))
+            world.at(world.between(0.01, 0.5), self.handle, stacks)
+        elif message.name == tag_of(CopyTo) and self.next.take(message.opened(CopyTo)):
+            self.parts = {**self.parts, tag_of(Copying): Sealed.of(self.next.confirmation)}
 
     def _measure(self) -> None:
         speed = self.world.scenario.speeds.get(self.node, 10.0)
         measured = NodeMeasured((Measured("speed", {"x": speed}),))
-        self.parts = {**self.parts, tag_of(NodeMeasured): packed(measured)}
+        self.parts = {**self.parts, tag_of(NodeMeasured): Sealed.of(measured)}
 
     def _revive(self) -> None:
         self.handle(ae.MasterRevived(self.world.backend.revive()))

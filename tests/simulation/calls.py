@@ -18,7 +18,14 @@ from rolemesh.graph.logical import OpCall
 from rolemesh_durable.extensions.calls.frames import ANSWER, LATE, LOST, UNCERTAIN, key_of
 from rolemesh_durable.extensions.calls.history import ASKED, BEGUN, ENDED, CallHistory, Session, asked
 from rolemesh_durable.extensions.calls.phases import CALLING, FOLLOWING, position_of
-from rolemesh_durable.extensions.calls.states import CalleeState, CallerState, Known, OpenCall, hold_of_call, ways
+from rolemesh_durable.extensions.calls.states import (
+    CalleeState,
+    CallerState,
+    Known,
+    OpenCall,
+    edges_of_calls,
+    hold_of_call,
+)
 from rolemesh_durable.protocol.messages import Watermarks
 from rolemesh_durable.protocol.rank.extension import RankExtension
 
@@ -67,9 +74,9 @@ class SimCalls(RankExtension):
         self.rank, self.world = rank, rank.world
         job = rank.job
         role, _ = rank.key
-        known = ways(job.graph)
-        self._to = [way.callee for way in known if way.caller == role]
-        self._from = [way.caller for way in known if way.callee == role]
+        known = edges_of_calls(job.graph)
+        self._to = [pair.callee for pair in known if pair.caller == role]
+        self._from = [pair.caller for pair in known if pair.callee == role]
         self._calling: CallerState[_Ask] = CallerState({to: rank.shape.sizes[to] for to in self._to})
         callers = [(caller, n) for caller in self._from for n in range(rank.shape.sizes[caller])]
         plan = rank.world.scenario.plan

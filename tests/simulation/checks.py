@@ -68,6 +68,7 @@ INVARIANTS = (
     "no call is lost",
     "a callee runs no call twice in one life",
     "no deadlock",
+    "no exception",
     "a node's ranks fit its resources",
     "no rank is on a drained node",
     "no rank is placed on a banned node",
@@ -600,16 +601,16 @@ class Checks:
     def answered(
         self,
         rank: SimRank,
-        way: OutEdge[SimItem],
+        out_edge: OutEdge[SimItem],
         consumer: int,
         generation: int,
         from_step: int,
         kept: list[Kept[Any]],
     ) -> None:
         """A producer has answered an ask: all it has made and the consumer lacks must be there."""
-        if generation < way.state._generations[consumer]:
+        if generation < out_edge.state._generations[consumer]:
             return
-        job, edge = rank.job, way.edge
+        job, edge = rank.job, out_edge.edge
         there = {item.step for item in kept}
         floor = max(from_step, rank.launch.origin_step + 1 if rank.launch.restore != "memory" else from_step)
         for step in range(floor, rank.finished + 1):

@@ -20,7 +20,7 @@ from rolemesh_durable.protocol.master.machine import MasterMachine
 from rolemesh_durable.protocol.master.replay import follow
 from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.master.transitions import Move
-from rolemesh_durable.protocol.merge import LineAssembler
+from rolemesh_durable.protocol.metrics.merge import LineAssembler
 from rolemesh_durable.scalers import Wanted
 
 if TYPE_CHECKING:

@@ -40,23 +40,19 @@ from rolemesh_durable.extensions.sharing.shared_rows import SharedRows
 from rolemesh_durable.extensions.sharing.states import SharingState
 from rolemesh_durable.extensions.turns.admission import TurnAdmission
 from rolemesh_durable.protocol import edge as edges
-from rolemesh_durable.protocol import merge
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as ae
 from rolemesh_durable.protocol.agent import lifetime
 from rolemesh_durable.protocol.agent import machine as agent_machine
+from rolemesh_durable.protocol.agent import rank as agent_rank
 from rolemesh_durable.protocol.agent.address_book import AddressBook
 from rolemesh_durable.protocol.agent.machine import AgentMachine
 from rolemesh_durable.protocol.agent.rank import AgentRank, last_states
-from rolemesh_durable.protocol.agreement import Agreement
-from rolemesh_durable.protocol.barrier import TAKE, WANT, Barrier
 from rolemesh_durable.protocol.delivery import Delivery
 from rolemesh_durable.protocol.delivery import first as first_delivery
 from rolemesh_durable.protocol.delivery.first import FirstChoice
 from rolemesh_durable.protocol.delivery.newest import NewestChoice
 from rolemesh_durable.protocol.edge import InEdgeState
-from rolemesh_durable.protocol.item_reports import reports_record, settled
-from rolemesh_durable.protocol.line_cuts import Cuts, with_cut
 from rolemesh_durable.protocol.master import (
     carrying_out,
     clocks,
@@ -81,14 +77,19 @@ from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.master.stop_points import StopPoints
 from rolemesh_durable.protocol.master.transitions import Move
 from rolemesh_durable.protocol.master.wiring import Wiring
-from rolemesh_durable.protocol.merge import LineAssembler, MetricsMerger
-from rolemesh_durable.protocol.owing import Appointments
+from rolemesh_durable.protocol.metrics import merge
+from rolemesh_durable.protocol.metrics.item_reports import reports_record, settled
+from rolemesh_durable.protocol.metrics.line_cuts import Cuts, with_cut
+from rolemesh_durable.protocol.metrics.merge import LineAssembler, MetricsMerger
 from rolemesh_durable.protocol.rank import ports, restoring, version_port
+from rolemesh_durable.protocol.rank.agreement import Agreement
+from rolemesh_durable.protocol.rank.barrier import TAKE, WANT, Barrier
 from rolemesh_durable.protocol.rank.layout_changes import LayoutChanges
 from rolemesh_durable.protocol.rank.machine import Call, RankMachine
 from rolemesh_durable.protocol.rank.master_mail import MasterMail
-from rolemesh_durable.protocol.rank.origin import StoredValues
+from rolemesh_durable.protocol.rank.origin_values import StoredValues
 from rolemesh_durable.protocol.rank.out_edge import OutEdge
+from rolemesh_durable.protocol.rank.owing import Appointments
 from rolemesh_durable.protocol.rank.snapshots import GroupSnapshots, SnapshotTaker
 from rolemesh_durable.protocol.rank.version_port import GroupPort, VersionPort
 from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
@@ -134,6 +135,17 @@ def _no_epoch_fence(original: Any) -> Any:
         return original(self, message, now)
 
     return handle
+
+
+def _ready_again(original: Any) -> Any:
+    def from_rank(self: Any, message: m.RankToAgent) -> Any:
+        effects = original(self, message)
+        rank = self._current(message.start) if isinstance(message, m.RankReady) else None
+        if rank is not None and rank.life != "ready":
+            rank.become("ready")
+        return effects
+
+    return from_rank
 
 
 def _hears_no_first_report(original: Any) -> Any:
@@ -584,7 +596,7 @@ def _ends_without_a_word(original: Any) -> Any:
 
 def _passes_no_message_on(original: Any) -> Any:
     def hear(self: Any, message: Any, now: float) -> Any:
-        return [effect for effect in original(self, message, now) if not isinstance(effect, ae.ToPart)]
+        return [effect for effect in original(self, message, now) if not isinstance(effect, m.ToPart)]
 
     return hear
 
@@ -717,10 +729,10 @@ def _decides_by_itself(original: Any) -> Any:
 
 
 def _seen_as_it_is_made() -> Any:
-    def put(self: Any, way: Any, item: Any, step: int, chunk: int, last: bool, consumers: Any) -> None:
+    def put(self: Any, out_edge: Any, item: Any, step: int, chunk: int, last: bool, consumers: Any) -> None:
         begun = self.__dict__.setdefault("_begun", {})
         begun.setdefault(step, self._log.position)
-        way.put(item, step, chunk, last, consumers)
+        out_edge.put(item, step, chunk, last, consumers)
 
     def finish(self: Any, step: int) -> None:
         if (first := self.__dict__.get("_begun", {}).pop(step, None)) is not None:
@@ -1089,6 +1101,12 @@ MUTATIONS: tuple[Mutation, ...] = (
                           method(SimMaster, "_replan", _takes_its_time)())),
     Mutation("an agent forgets the grants of its predecessor", "all ranks end with the same step", "finish",
              method(AgentMachine, "__init__", _grants_are_forgotten)),
+    Mutation("a rank that has taken its last step becomes ready again", "no exception", "adopt",
+             method(AgentMachine, "_from_rank", _ready_again)),
+    Mutation("the end of a halted rank counts as one that nobody has asked for", "no exception", "process",
+             lambda: patch.dict(agent_rank.AFTER_EXIT, halting="exited")),
+    Mutation("a rank that fails while it is halted counts as failing", "no exception", "storm",
+             lambda: patch.object(AgentRank, "fail", lambda self, failure: self.become("failing"))),
     Mutation("an agent obeys masters of older epochs", "only the newest master acts", "master",
              method(AgentMachine, "handle", _no_epoch_fence)),
     Mutation("a finished step counts as safe", "every rank can restore the committed step", "storm",
@@ -1265,7 +1283,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a rank skips a snapshot that rank 0 has not appointed yet", "no deadlock", "apart",
              method(Appointments, "is_one", lambda original: lambda self, step: bool(original(self, step)))),
     Mutation("a rank waits for the commit of a step without snapshots", "no deadlock", "room",
-             lambda: patch.object(SnapshotPlan, "boundary", lambda self, step: step - 1)),
+             lambda: patch.object(SnapshotPlan, "newest_before", lambda self, step: step - 1)),
     Mutation("an item counts for every rank that has made it", "an item's metrics count once", "shared",
              lambda: patch.object(merge, "settled", _each_rank_counts)),
     Mutation("a rank does not repeat the metrics in its log", "an item's metrics count once", "versions shared",

@@ -56,6 +56,8 @@ class Nemesis:
         self.last = 0.0
         self.at_commit: int | None = None
         """A node is lost when this step is committed, before any other failure."""
+        self.vanishing: random.Random | None = None
+        """The stream of a node that says it goes, whose ranks fail, and that is lost before they start again."""
         self.done: list[str] = []
         self.strikes = 0
         """The number of failures that have been due."""
@@ -64,6 +66,8 @@ class Nemesis:
 
     def begin(self, world: World) -> None:
         """Plan the failures."""
+        if self.vanishing is not None:
+            world.at(self.vanishing.random() * self.until, self._vanish, world, self.vanishing)
         if self.endless:
             world.at(1.0, self._strike_on, world)
             return
@@ -205,6 +209,31 @@ class Nemesis:
         self.spares -= 1
         world.backend.lose_node(self.rng.choice(live))
         return True
+
+    def _vanish(self, world: World, rng: random.Random) -> None:
+        """A node says that it goes, then its ranks fail, and it is lost before they start again."""
+        live = [agent for agent in world.backend.agents.values() if agent.alive and not agent.frozen]
+        if not live or self.spares <= 0 or world.ended:
+            return
+        self.spares -= 1
+        agent = rng.choice(live)
+        world.note("nemesis", f"tells {agent.label} to end, and its ranks fail before it goes")
+        agent.handle(ae.Leave())
+        failed = rng.random() * 0.1
+
+        def fail() -> None:
+            for rank in [rank for rank in world.processes.values() if rank.agent is agent]:
+                rank.die(9)
+
+        def go() -> None:
+            self.last = max(self.last, world.now)
+            if not world.ended:
+                world.backend.lose_node(agent.node)
+                self.done.append(f"{world.now:.2f} node")
+
+        world.at(failed, fail)
+        world.at(failed + rng.random() * rng.choice((0.01, 0.1, 0.5)), go)
+        self.last = max(self.last, world.now)
 
     # --------------------------------------------------------------------------------------------------------- master
 

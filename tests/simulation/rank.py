@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, cast
 import greenlet
 from tests.simulation.calls import SimCalls
 from tests.simulation.effects import Chunk, SimItem, SimLog, SimMail, SimPage, SimWaits, Streamed, effects_of
+from tests.simulation.former import SimFormerLog, SimFormerMemory, SimInFlight, origin_of, sizes_of
 from tests.simulation.lines import former_lines, meter_of, started_again, stored_line
 from tests.simulation.memory import Entry, Part
 from tests.simulation.messages import Teller
 from tests.simulation.model import Mind, State, Value, chunks_of, cut, gather, initial_of, newest_of
 from tests.simulation.sharing import SimRows, make_item
-from tests.simulation.snapshots import SimPace, SimStore
-from tests.simulation.takeover import SimCrossing, SimFormer, SimRemains, origin_of, sizes_of
+from tests.simulation.snapshots import SimPace, SimSnapshotStore
 
 from rolemesh.api.failures import Cause, Failure
 from rolemesh.graph.logical import OpCall
@@ -36,7 +36,7 @@ from rolemesh_durable.protocol.rank.extension import RankHooks
 from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
 from rolemesh_durable.protocol.rank.machine import LOOK_NS, Call, Driver, RankMachine
 from rolemesh_durable.protocol.rank.master_mail import MasterMail
-from rolemesh_durable.protocol.rank.origin import OriginError
+from rolemesh_durable.protocol.rank.origin_values import OriginError
 from rolemesh_durable.protocol.rank.page import COMPUTING, EDGE, FINISHED, OP, PHASE, SINCE_NS, SNAPSHOT, STEP
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.restoring import Former, restore_edges
@@ -476,8 +476,8 @@ class SimRank:
         ports = self.ports = Ports(shape, effects, resume=launch.resume, barrier=self.barrier)
         sharer = Sharer(self.ctx, ports, Tasks(cast("Any", None)), self.meter.record)
         self.shared = RankSharing(sharer, self.mail.open_channel)
-        log, origin = SimFormer(self), partial(origin_of, self, launch.origin_step)
-        former = Former(log, log.records(), log.ours(), SimRemains(self), origin, self._carried, self._keep)
+        log, origin = SimFormerLog(self), partial(origin_of, self, launch.origin_step)
+        former = Former(log, log.records(), log.ours(), SimFormerMemory(self), origin, self._carried, self._keep)
         restore_edges(ports, launch, self.shape.sizes, former)
         control = self.control
         control.end_at(job.steps - 1)
@@ -486,9 +486,9 @@ class SimRank:
             self.taker = self._snapshots(ports, effects)
         return ports
 
-    def _carried(self) -> tuple[list[SimCrossing], dict[str, int]]:
+    def _carried(self) -> tuple[list[SimInFlight], dict[str, int]]:
         there = self.world.disk.complete[self.launch.origin_step]
-        return [SimCrossing(entry) for entry in self._crossing(there)], sizes_of(there)
+        return [SimInFlight(entry) for entry in self._crossing(there)], sizes_of(there)
 
     def _keep(self) -> None:
         state = self.mind.state if self.mind.kind != "stateless" else None
@@ -509,7 +509,7 @@ class SimRank:
             self,
             ports,
             effects,
-            SimStore(self),
+            SimSnapshotStore(self),
             self.control,
             pace=SimPace(self),
             omission=omission,

@@ -16,8 +16,8 @@ from tests.simulation.scenario import Scenario
 from tests.simulation.schedule import Schedule
 from tests.simulation.world import Violation, World
 
-from rolemesh_durable.protocol import line_cuts
 from rolemesh_durable.protocol.master import progress
+from rolemesh_durable.protocol.metrics import line_cuts
 
 __all__ = ["Result", "play", "run", "run_many", "run_seed", "scenario_of"]
 

@@ -40,8 +40,8 @@ from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master import events as me
 from rolemesh_durable.protocol.master.ladder import LadderLevel
 from rolemesh_durable.protocol.master.machine import MasterMachine
+from rolemesh_durable.protocol.master.standard_diagnoser import StandardDiagnoser, StandardOptions
 from rolemesh_durable.protocol.snapshot_plan import ENDLESS, SnapshotPlan
-from rolemesh_durable.protocol.standard_diagnoser import StandardDiagnoser, StandardOptions
 from rolemesh_failover_job import JobLevel
 from rolemesh_failover_more_memory import MoreMemoryLevel
 from rolemesh_failover_node import NodeLevel
@@ -322,6 +322,9 @@ class Scenario:
         """Node → seconds from its drain to its loss."""
         if self.family.startswith("drain"):
             self._drains(random.Random(seed * 179424673 + 7))
+        vanishing = random.Random(seed * 86028121 + 17)
+        if self.family == "drain" and vanishing.random() < 0.25:
+            self.nemesis.vanishing = vanishing
         self.ranges: dict[str, tuple[int, int]] = {}
         """The least and the most ranks of the roles that may have fewer."""
         if self.family == "shrink":

@@ -13,7 +13,7 @@ from rolemesh_durable.protocol.rank.page import SAVING
 if TYPE_CHECKING:
     from tests.simulation.rank import SimRank
 
-__all__ = ["SimPace", "SimStore"]
+__all__ = ["SimPace", "SimSnapshotStore"]
 
 
 class SimPace:
@@ -50,7 +50,7 @@ class SimPace:
         return 1 + crc32(f"{self._rank.key} {self._step}".encode()) % 5
 
 
-class SimStore:
+class SimSnapshotStore:
     """Snapshots in the memory of the rank's node."""
 
     def __init__(self, rank: SimRank) -> None:
@@ -72,7 +72,7 @@ class SimStore:
         """Write the lines of metrics up to `step` to memory."""
         if last:
             self._rank.meter.end(step)
-        self._rank.meter.boundary(step)
+        self._rank.meter.log_lines(step)
 
     def write(self, step: int, persist: bool) -> None:
         """Write the snapshot. The rank may die meanwhile."""

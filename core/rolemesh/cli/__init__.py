@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 import rolemesh
-from rolemesh.cli.output import escape_what_streams_lack, print_error
+from rolemesh.cli.output import prepare_streams, print_error
 from rolemesh.cli.verbs import verbs
 from rolemesh.errors import EXIT_INTERRUPTED, EXIT_NOT_STARTED, RolemeshError
 from rolemesh.kinds.installed import leftovers
@@ -26,12 +26,11 @@ UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code: 0 done, 1 failed, 2 not started, 130
     interrupted."""
-    escape_what_streams_lack()
+    prepare_streams()
     warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
     try:
         code = _run(list(sys.argv[1:] if arguments is None else arguments))
-        if sys.stdout is not None:
-            sys.stdout.flush()  # at exit, Python would only complain
+        sys.stdout.flush()  # at exit, Python would only complain
         return code
     except OSError as error:
         if error.errno not in UNWRITABLE or error.filename is not None:
@@ -76,10 +75,9 @@ def _app(given: Sequence[str]) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
         help="The control plane for AI jobs made of many roles.",
     )
-    known = verbs()
     typed = _typed(given)
     groups = {"": app}
-    for name, verb in known.items():
+    for name, verb in verbs().items():
         group, _, last = name.rpartition(".")
         if group not in groups:
             continue
@@ -102,9 +100,7 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-_VERSION = typer.Option(
-    "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
-)
+_VERSION = typer.Option("--version", help="Print it.", is_eager=True, callback=_print_version)
 
 
 def _root(version: Annotated[bool, _VERSION] = False) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from io import TextIOWrapper
@@ -16,17 +17,26 @@ CONTROLS = {code: ascii(chr(code))[1:-1] for code in _CONTROLS}
 """Escapes of the characters that steer a terminal or turn the direction of text."""
 
 
+_STRICT = "strict", "surrogateescape"
+
+
 def printable(text: str) -> str:
     """Return a text of a job with escapes such as ``\\x1b`` for controls of a terminal."""
     return text.translate(CONTROLS)
 
 
-def escape_what_streams_lack() -> None:
+def prepare_streams() -> None:
     """Let stdout and stderr print ``\\u2713`` for a character that their encoding lacks, in JSON,
-    too. An error handler that the user has chosen stays."""
+    too. An error handler that the user has chosen stays.
+
+    A stream that the shell has closed (``>&-``) becomes the null device. Else the next file that
+    the process opens would get its number, and what others print there.
+    """
     codecs.register_error("rolemesh", _escaped)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+    for name in ("stdin", "stdout", "stderr"):
+        if (stream := getattr(sys, name)) is None:
+            setattr(sys, name, open(os.devnull, "r+"))  # noqa: SIM115 - open as long as the process
+        elif name != "stdin" and isinstance(stream, TextIOWrapper) and stream.errors in _STRICT:
             stream.reconfigure(errors="rolemesh")
 
 
@@ -44,9 +54,8 @@ def print_text(text: str, *, err: bool = False) -> None:
 def print_error(error: RolemeshError) -> None:
     """Print each problem on stderr: the place, the cause, and the remedy indented. Colours are used
     only on a terminal."""
-    bold, dim, plain = (
-        ("\033[1;31m", "\033[36m", "\033[0m") if sys.stderr.isatty() else ("", "", "")
-    )
+    colours = "\033[1;31m", "\033[36m", "\033[0m"
+    bold, dim, plain = colours if sys.stderr.isatty() else ("", "", "")
     for each in error.errors if isinstance(error, Problems) else (error,):
         place = f"{each.where}: " if each.where else ""
         print(f"{bold}error:{plain} {printable(place + each.what)}", file=sys.stderr)
@@ -57,9 +66,9 @@ def print_error(error: RolemeshError) -> None:
 def error_records(error: RolemeshError) -> list[dict[str, str | None]]:
     """Return the problems as JSON values: ``kind``, ``what``, ``where``, ``remedy``."""
     errors = error.errors if isinstance(error, Problems) else (error,)
+    fields = "what", "where", "remedy"
     return [
-        {"kind": type(e).__name__, "what": e.what, "where": e.where, "remedy": e.remedy}
-        for e in errors
+        {"kind": type(e).__name__} | {name: getattr(e, name) for name in fields} for e in errors
     ]
 
 
@@ -73,6 +82,5 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     lines = [tuple(header), *(tuple(map(printable, row)) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     for line in lines:
-        print(
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        )
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        print("  ".join(cells).rstrip())

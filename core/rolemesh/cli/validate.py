@@ -17,9 +17,7 @@ def command(job: JobArgument, overrides: Overrides = None, as_json: JsonFlag = F
     something is wrong."""
     try:
         prepared = prepare(job, overrides or ())
-        file = prepared.job
-        selection = prepared.selection
-        graph = prepared.graph
+        file, selection, graph = prepared.job, prepared.selection, prepared.graph
         instances((*selection.failover, *selection.diagnosers, *selection.observers))
         prepared.plan_with_plenty()
         warnings = [*(selection.engine.cls.check(prepared) or ())]

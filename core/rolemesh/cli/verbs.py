@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from rolemesh.plugins.discovery import PluginRecord, discover
+from rolemesh.plugins.discovery import OFFERED, PluginRecord, discover, find
 from rolemesh.plugins.static import attribute
 
 OWN = {
@@ -37,7 +37,8 @@ class Verb(NamedTuple):
         if self.record is not None:
             from rolemesh.plugins.drivers import load
 
-            return load(self.record).function()
+            clash = self.record.status == "duplicate" and discover(("commands",))
+            return load(find("commands", self.name, clash or (self.record,))).function()
         module = import_module(f"rolemesh.cli.{self.name}")
         return module.verb(given) if hasattr(module, "verb") else module.command
 
@@ -46,6 +47,6 @@ def verbs() -> dict[str, Verb]:
     """Return all verbs by name; a verb below another one is written ``plugins.check``."""
     found = {name: Verb(name) for name in OWN}
     for record in discover(("commands",)):
-        if record.status == "available" and not record.name.startswith(("run.", "plan.")):
+        if record.status in OFFERED and not record.name.startswith(("run.", "plan.")):
             found.setdefault(record.name, Verb(record.name, record))
     return found

@@ -14,7 +14,7 @@ from rolemesh.errors import JobFileError
 from rolemesh.job.engine import Engine, RunHandle, Say
 from rolemesh.job.prepared import Prepared
 from rolemesh.plugins.defaults import default_engine
-from rolemesh.plugins.discovery import discover, find
+from rolemesh.plugins.discovery import OFFERED, discover, find
 from rolemesh.plugins.drivers import load
 
 
@@ -52,8 +52,9 @@ def _checked(model: type[BaseModel], given: Mapping[str, Any], where: str, remed
 
 def options_of(verb: str) -> list[type[Any]]:
     """Return the command classes that add options to ``rolemesh run`` or ``rolemesh plan``."""
-    installed = [record for record in discover(("commands",)) if record.status == "available"]
-    return [load(record) for record in installed if record.name.startswith(f"{verb}.")]
+    records = [each for each in discover(("commands",)) if each.name.startswith(f"{verb}.")]
+    names = sorted({each.name for each in records if each.status in OFFERED})
+    return [load(find("commands", name, records)) for name in names]
 
 
 def watchers(given: dict[str, Any], where: str) -> list[RunOption]:

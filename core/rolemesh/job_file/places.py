@@ -30,9 +30,9 @@ MOST_VALUES = 100_000
 _RESOLVERS = {
     "null": r"~|null|Null|NULL|",
     "bool": r"true|True|TRUE|false|False|FALSE",
-    "int": r"[-+]?(?:0|[1-9][0-9_]{0,999})|0x[0-9a-fA-F]{1,999}",
+    "int": r"[-+]?(?:0|[1-9][0-9_]{0,999})|0x[0-9a-fA-F]{1,999}|0o[0-7]{1,999}",
     "float": r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?"
-    r"|[-+]?\.inf|\.nan",
+    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
     "merge": r"<<",
 }
 """Kind of a plain scalar → pattern that matches the whole scalar."""
@@ -102,7 +102,7 @@ class _Loader(yaml.SafeLoader):
             raise yaml.MarkedYAMLError(problem=what, problem_mark=node.start_mark)
 
     def _wrong_keys(self, node: yaml.MappingNode, path: Path, file: str) -> Iterator[RolemeshError]:
-        lines: dict[str, int] = {}
+        lines: dict[Any, int] = {}
         for key, _ in list(node.value):
             place = f"{file}:{key.start_mark.line + 1}"
             if not isinstance(key, yaml.ScalarNode):
@@ -110,11 +110,13 @@ class _Loader(yaml.SafeLoader):
                 node.value = [pair for pair in node.value if pair[0] is not key]
                 continue
             key.value = key.value.translate(_SHOW)
-            if key.value in lines and key.tag != "tag:yaml.org,2002:merge":
-                what = f"duplicate key {key.value!r}, first given on line {lines[key.value]}"
+            name = parse_scalar(key.value) if key.style is None else key.value
+            if first := lines.get(key.value, lines.get(name)):
+                what = f"duplicate key {key.value!r}, first given on line {first}"
                 where = f"{place}: {dotted((*path, key.value))}"
                 yield JobFileError(what, where=where, remedy="remove one of the two")
-            lines.setdefault(key.value, key.start_mark.line + 1)
+            # Python takes 10 and 1e1 for one key.
+            lines.setdefault(name, lines.setdefault(key.value, key.start_mark.line + 1))
 
 
 class _Dumper(yaml.SafeDumper):

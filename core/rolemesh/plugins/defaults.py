@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rolemesh.errors import PluginError
 from rolemesh.kinds.installed import entry_points
 from rolemesh.kinds.offered import how_to_get
-from rolemesh.plugins.discovery import PluginRecord
+from rolemesh.plugins.discovery import OFFERED, PluginRecord
 
 DEFAULTS = "rolemesh.defaults"
 """Entry-point group: the name is a kind, the value a plugin's name, as in ``schedulers = pack``."""
@@ -43,4 +43,4 @@ def default_engine(records: Sequence[PluginRecord]) -> str:
 
 
 def _available(kind: str, records: Sequence[PluginRecord]) -> list[str]:
-    return sorted(each.name for each in records if (each.kind, each.status) == (kind, "available"))
+    return sorted({each.name for each in records if each.kind == kind and each.status in OFFERED})

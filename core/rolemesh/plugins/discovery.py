@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from warnings import warn
 
 import msgspec
@@ -22,6 +22,8 @@ from rolemesh.kinds.offered import RENAMED, how_to_get, offered
 DISABLED = "ROLEMESH_DISABLED_PLUGINS"
 ALLOWED = "ROLEMESH_PLUGINS"
 
+OFFERED = "available", "duplicate"
+"""States of plugins that jobs may use. `find` says which distributions offer a duplicate."""
 Status = Literal["available", "disabled", "duplicate", "broken", "incompatible"]
 
 
@@ -129,11 +131,9 @@ def discover(
             offers.setdefault((record.kind, record.name), []).append(record)
     for same in offers.values():
         if len(same) > 1:
-            error = f"offered by {_offering(same)}"
+            clash: Any = {"status": "duplicate", "error": f"offered by {_offering(same)}"}
             for record in same:
-                records[records.index(record)] = msgspec.structs.replace(
-                    record, status="duplicate", error=error
-                )
+                records[records.index(record)] = msgspec.structs.replace(record, **clash)
     records.sort(key=lambda each: (order.index(each.kind), each.name, each.distribution))
     return tuple(records)
 
@@ -199,10 +199,10 @@ def find(
         what = f"{record.what} is disabled: {record.error}"
         raise PluginError(what, kind="disabled", where=where, remedy=record.remedy)
     if len(usable) > 1:
-        singular = kind_named(kind).singular
-        what = f"two distributions offer the {singular} {name!r}: {_offering(usable)}"
-        choices = " or ".join(repr(f"{each.distribution}:{name}") for each in usable)
-        remedy = f"write {choices}, or uninstall one of them"
+        known, choices = kind_named(kind), [f"{each.distribution}:{name}" for each in usable]
+        what = f"two distributions offer the {known.singular} {name!r}: {_offering(usable)}"
+        way = f"set {DISABLED}=" if kind == "commands" else "write "
+        remedy = f"{way}{' or '.join(map(repr, choices))}, or uninstall one of them"
         raise PluginError(what, kind="ambiguous", where=where, remedy=remedy)
     raise PluginError(
         f"{record.what}: {record.error}", where=where, remedy=f"report it to {record.author}"

@@ -14,7 +14,7 @@ from rolemesh.graph.flow import place_of_error
 from rolemesh.kinds import kind_named
 from rolemesh.kinds.installed import how_to_install
 from rolemesh.plugins.contract import breaches
-from rolemesh.plugins.discovery import PluginRecord
+from rolemesh.plugins.discovery import OFFERED, PluginRecord
 
 
 class _OneEntryPoint(DriverManager):  # type: ignore[misc]
@@ -67,7 +67,7 @@ def checked(record: PluginRecord) -> PluginRecord:
     """Return the record after importing the plugin: ``broken`` or ``incompatible``, with the error,
     if that fails."""
     try:
-        if record.status in ("available", "duplicate"):
+        if record.status in OFFERED:
             load(record)
         return record
     except RolemeshError as error:

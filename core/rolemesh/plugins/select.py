@@ -215,7 +215,7 @@ class _Chooser:
         try:
             found = [resolve(kind, each, self.records, self.job.base) for each in (one, other)]
         except PluginError:
-            return one == other
+            return one.rpartition(":")[2] == other.rpartition(":")[2]
         return found[0].target == found[1].target
 
     def choose(

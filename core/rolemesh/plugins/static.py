@@ -11,7 +11,7 @@ from contextlib import suppress
 import msgspec
 
 from rolemesh.api.import_ref import find_module, parsed, top_level_names
-from rolemesh.plugins.discovery import PluginRecord
+from rolemesh.plugins.discovery import OFFERED, PluginRecord
 
 
 def looked_at(record: PluginRecord) -> PluginRecord:
@@ -20,7 +20,7 @@ def looked_at(record: PluginRecord) -> PluginRecord:
 
     Errors that the code raises when it runs are only found by importing it.
     """
-    if record.status not in ("available", "duplicate"):
+    if record.status not in OFFERED:
         return record
     error = _error(record)
     return msgspec.structs.replace(record, status="broken", error=error) if error else record

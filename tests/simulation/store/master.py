@@ -12,7 +12,7 @@ from rolemesh_durable.master.journal import Claimed, Journal
 from rolemesh_durable.master.publication import Publication
 from rolemesh_durable.master.writer import Writes
 from rolemesh_durable.protocol.master.own_time import OwnTime
-from rolemesh_durable.protocol.merge import LineAssembler
+from rolemesh_durable.protocol.metrics.merge import LineAssembler
 from rolemesh_durable.stores import JournalDamagedError, StateError
 from rolemesh_runtime.metrics import Metrics
 

@@ -21,7 +21,7 @@ from rolemesh_durable.master import journal, writer
 from rolemesh_durable.master.journal import Journal
 from rolemesh_durable.master.publication import Publication
 from rolemesh_durable.protocol.master.own_time import OwnTime
-from rolemesh_durable.protocol.merge import LineAssembler
+from rolemesh_durable.protocol.metrics.merge import LineAssembler
 
 __all__ = ["MUTATIONS"]
 

@@ -6,6 +6,7 @@ import io
 import os
 import socket
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,21 @@ def test_the_order_of_writing_does_not_change_the_bytes(tmp_path: Path) -> None:
     one, two = folder(tmp_path / "1"), folder(tmp_path / "2")
     fill(one)
     fill(two, backwards=True)
-    os.utime(one / "a", (1, 1))
-    assert pack(one, 9) == pack(two, 9)
+    assert pack(one, 9, begun=[1]) == pack(two, 9, begun=[1])
+
+
+def test_files_of_a_later_command_are_newer_and_the_clock_does_not_change_the_bytes(tmp_path: Path) -> None:
+    one, two, other = (folder(tmp_path / name) for name in "123")
+    for place, (first, second) in ((one, (100, 200)), (two, (1000, 5000))):
+        fill(place)
+        for path in place.rglob("*"):
+            os.utime(path, (first + len(path.name), first))
+        os.utime(place / "b", (second, second + 7))
+    state = pack(one, 9, begun=[90 * 10**9, 190 * 10**9])
+    assert state == pack(two, 9, begun=[10**12, 5 * 10**12])
+    unpack(state, other)
+    assert (other / "b").stat().st_mtime == (other / "a").stat().st_mtime + 1
+    assert pack(other, 9, begun=[time.time_ns()]) == state
 
 
 def test_unpacking_repeats_the_folder(tmp_path: Path) -> None:

@@ -36,6 +36,11 @@ TRICKS = {
     "an early exit": "printf 'import sys; sys.exit(0)' > sitecustomize.py; rm -f *.sh",
     "a file of tests of its own": "echo true > test.sh; echo > test_stats.py; echo > test_text.py",
     "a program that hangs": "sleep 60",
+    "a module that ends the interpreter": "echo 'import os; os._exit(0)' | tee stats.py text.py > unittest.py",
+    "a folder in the place of the tests": "mkdir test.sh test_stats.py; touch test.sh/x test_stats.py/x",
+    "a pipe in the place of the tests": "mkfifo test.sh test_stats.py",
+    "no right to write": "chmod 555 .",
+    "a full folder": "head -c 999999999 /dev/zero > big",
 }
 
 
@@ -76,7 +81,7 @@ def test_a_solved_task_is_worth_1(sandbox: ProcessSandbox, number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "trick"), [(0, "nothing"), (1, "nothing"), *((2, trick) for trick in TRICKS)], ids=str
+    ("number", "trick"), [(1, "nothing"), *((number, trick) for number in (0, 2) for trick in TRICKS)], ids=str
 )
 def test_an_unsolved_task_is_worth_0(sandbox: ProcessSandbox, number: int, trick: str) -> None:
     episode = begun(sandbox, number)

@@ -223,6 +223,7 @@ def test_a_stop_text_cuts_the_answer_and_the_limit_of_a_turn_shows(gateway, says
         ({"temperature": -1}, "temperature"),
         ({"stop": ["a", ""]}, "stop"),
         ({"functions": [{"name": "add"}]}, "functions"),
+        ({"web_search_options": {}}, "web_search_options"),
     ],
 )
 def test_a_request_that_the_gateway_cannot_serve_gets_an_error_with_the_parameter(gateway, says, told, param):

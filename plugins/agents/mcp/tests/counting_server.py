@@ -75,6 +75,8 @@ def answer(method: str, given: dict[str, Any]) -> dict[str, Any] | None:
             ]
             first = int(given.get("cursor") or 0)
             following = {"nextCursor": str(first + PAGE)} if first + PAGE < len(found) else {}
+            if not following and (last := {"empty", "again"}.intersection(sys.argv)):
+                following = {"nextCursor": "" if "empty" in last else "0"}
             return {"tools": found[first : first + PAGE], **following}
         case "tools/call" if given["name"] in PARTS:
             return PARTS[given["name"]]

@@ -143,8 +143,10 @@ def test_output_that_is_no_message_is_ignored(begun: Callable[..., Episode]) -> 
     assert [episode.call(ToolCall("add", {"number": n})).content for n in (1, 2)] == ["the sum is 1", "the sum is 3"]
 
 
-def test_all_pages_of_tools_are_listed_with_their_schemas(made: Callable[..., McpEnvironment]) -> None:
-    environment = made("many")
+@pytest.mark.parametrize("last", ["", "empty", "again"])
+def test_all_pages_of_tools_are_listed_with_their_schemas(made: Callable[..., McpEnvironment], last: str) -> None:
+    """Whether the last page has no cursor, an empty one, or that of an earlier page."""
+    environment = made("many", last)
     episode = environment.episode()
     tools = {tool.name: tool for tool in episode.reset(Task(0, environment.task("train", 0, seed=0)), seed=0).tools}
     assert len(tools) == 134

@@ -121,6 +121,7 @@ def test_it_prints_what_to_do_next_and_every_file_is_there(here: Path, capsys: p
         ("true", "YAML reads it as another value", "'my-true'"),
         ("process", "is a plugin that rolemesh has already", "'my-process'"),
         ("reasoning-gym", "is a plugin that rolemesh has already", "'my-reasoning-gym'"),
+        ("torch", "would replace rolemesh-torch, which is installed", "'my-torch'"),
         ("run", "is a word of rolemesh's own", "'my-run'"),
         ("workloads", "is a word of rolemesh's own", "'my-workloads'"),
         ("rolemesh", "would become rolemesh-rolemesh", "for example 'my-plugin'"),
@@ -216,6 +217,14 @@ def test_a_place_where_nothing_can_be_written_is_an_error_without_a_traceback(
     (here / "file").write_text("")
     assert cli.main(["new", "observer", "x", "--into", "file"]) == 2
     assert capsys.readouterr().err.startswith("error: file: no folder can be made here: ")
+
+
+@pytest.mark.parametrize("email", ["me@laptop", "root@localhost", "me@x.", "me"])
+def test_an_address_that_setuptools_refuses_is_refused(
+    email: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["new", "workload", "x", "--email", email]) == 2
+    assert f"error: email: {email!r} is no e-mail address" in capsys.readouterr().err
 
 
 def test_author_and_email_come_from_git(here: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.numpy
 
 import rolemesh_new.jobs
 from rolemesh import Batch, Job, RankContext, cli
@@ -52,7 +53,7 @@ def tiny_model(tmp_path: Path) -> Path:
     template = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
     about = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<eos>", "chat_template": template}
     (folder / "tokenizer_config.json").write_text(json.dumps(about))
-    (folder / "model.safetensors").touch()
+    (folder / "model.safetensors").write_bytes(safetensors.numpy.save({}))
     return folder
 
 
@@ -171,6 +172,32 @@ def test_sft_learns_the_answer_in_each_format_of_questions(
 ) -> None:
     told = encoded("sft", tiny_model, capsys, row)
     assert [(each.tolist()) for each in (told["input_ids"][0], told["loss_mask"][0])] == [[1, 1, 1], [0, 0, 1]]
+
+
+def with_tools(model: Path) -> dict[str, Any]:
+    """Give the model a template that writes tools and `deep`, and return these columns."""
+    config = model / "tokenizer_config.json"
+    about = json.loads(config.read_text())
+    about["chat_template"] = "{{ '? ' * (tools or []) | length }}{{ '? ' * (deep or 0) }}" + about["chat_template"]
+    config.write_text(json.dumps(about))
+    return {"tools": [{"type": "function"}], "chat_template_kwargs": {"deep": 2}}
+
+
+@pytest.mark.parametrize("kind", ["sft", "dpo"])
+def test_jobs_give_the_chat_template_its_columns_and_take_text_parts(
+    kind: str, tiny_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = {"role": "assistant", "content": [{"type": "text", "text": "?"}]}
+    answers = {"chosen": [answer], "rejected": [answer], "completion": [answer]}
+    prompt = [{"role": "user", "content": [{"type": "text", "text": "?"}, {"type": "text", "text": "?"}]}]
+    row = {"prompt": prompt, **answers, **with_tools(tiny_model)}
+    told = encoded(kind, tiny_model, capsys, row)
+    if kind == "sft":
+        assert told["input_ids"][0].tolist() == [1] * 6
+        assert told["loss_mask"][0].tolist() == [0] * 5 + [1]
+    else:
+        assert told["prompt_ids"][0].tolist() == [1] * 5
+        assert told["completion_ids"][0].tolist() == [1, 0]
 
 
 def test_sft_refuses_a_question_without_an_answer(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rolemesh.errors import JobFileError, NameInUseError
-from rolemesh_durable.effects import warnings
+from rolemesh_durable.unused_keys import warnings
 from rolemesh_launch.command import with_free_name
 from rolemesh_launch.flags import (
     Asked,

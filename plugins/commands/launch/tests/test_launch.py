@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import py_compile
 import re
 import resource
 import signal
@@ -43,7 +44,9 @@ told |= {
     "annotations": str(Options.__annotations__), "source": inspect.getsource(Options), "command": sys.orig_argv,
     "files": resource.getrlimit(resource.RLIMIT_NOFILE), "main": sorted(name for name in globals() if name[0] == "_"),
     "signals": [str(signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)],
-    "streams": [str(each.name) for each in (sys.stdin, sys.stdout, sys.stderr)], "builtins": str(__builtins__),
+    "streams": [f"{each.name} {each.mode}" for each in (sys.stdin, sys.stdout, sys.stderr)],
+    "first": [getattr(sys, n) is getattr(sys, f"__{n}__") for n in ("stdin", "stdout", "stderr")],
+    "builtins": str(__builtins__),
     "debugger": sys.breakpointhook is sys.__breakpointhook__, "loader": __loader__.path,
     "own": pluggy.__file__,
     "finders": [getattr(each, "__name__", type(each).__name__) for each in sys.meta_path],
@@ -87,6 +90,16 @@ digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.par
 print(f"rank {rank} ends with {digest}", flush=True)
 dist.destroy_process_group()
 """
+SPAWNS = """
+import multiprocessing, random
+class Point:
+    def __init__(self, number): self.number = number
+def points(method):
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        return pool.map(Point, [1])
+if __name__ == "__main__":
+    print(random.random(), *(type(points(method)[0]).__name__ for method in ("spawn", "forkserver")), flush=True)
+"""
 ENDS = """
 import atexit, os, signal, sys, threading, time
 how, rank = sys.argv[1], int(os.environ["RANK"])
@@ -96,6 +109,8 @@ if how == "raise" and rank == 1:
 if how == "exit" and rank == 1:
     open("lives", "a").write("x")
     sys.exit(7)
+if how == "become" and rank == 1:
+    os.execlp("sh", "sh", "-c", "exit 5")
 if how == "past":
     with open(f"lives-{rank}", "a") as file:
         file.write("x")
@@ -120,6 +135,7 @@ if how == "wait":
 """
 LEAVES = """
 import os
+import py_compile
 os.environ["TORCH_COMPILE_DISABLE"] = str(1)
 os.environ["OMP_NUM_THREADS"] = str(1 + 1)
 import torch._dynamo
@@ -295,14 +311,18 @@ def test_a_killed_worker_is_back_and_the_script_ends_as_under_torchrun(folder: P
 
 @pytest.mark.parametrize(
     ("how", "why"),
-    [pytest.param("raise", "ValueError: no such column", marks=pytest.mark.more), ("exit", "exit code 7")],
+    [
+        pytest.param("raise", "ValueError: no such column", marks=pytest.mark.more),
+        ("exit", "exit code 7"),
+        pytest.param("become", "what it became by exec has ended with exit code 5", marks=pytest.mark.more),
+    ],
 )
 def test_a_script_that_fails_fails_the_command(folder: Path, how: str, why: str) -> None:
     done = run(folder, "rolemesh", "launch", "--nproc-per-node", "2", "--max-restarts", "1", "ends.py", how)
     assert done.returncode == 1
     assert why in done.stderr
     assert "1 of 1 restarts used" in done.stderr
-    assert "rank 1 has ended" in done.stdout
+    assert ("rank 1 has ended" in done.stdout) == (how != "become"), "exec runs no exit handler"
     assert "rolemesh_launch/" not in done.stderr, "its own frames only"
     if how == "exit":
         assert "Traceback" not in done.stderr
@@ -342,6 +362,19 @@ def test_the_streams_of_a_script_are_those_of_the_command_byte_for_byte(folder: 
     shown = run(folder, "rolemesh", "logs", "copies").stdout
     assert "no newline at the end\n" in shown
     assert "careful" in shown
+
+
+def test_a_compiled_script_gets_its_classes_back_from_spawned_processes(folder: Path) -> None:
+    (folder / "spawns.py").write_text(SPAWNS)
+    py_compile.compile(str(folder / "spawns.py"), cfile=str(folder / "spawns.pyc"))
+    drawn = set()
+    for _ in range(2):
+        done = run(folder, "rolemesh", "launch", "--nproc-per-node", "2", "spawns.pyc")
+        assert done.returncode == 0, done.stderr
+        lines = re.findall(r"(0\.\d+) (\w+) (\w+)", done.stdout)
+        assert [(one, other) for _, one, other in lines] == [("Point", "Point")] * 2
+        drawn |= {number for number, *_ in lines}
+    assert len(drawn) == 4, "as in Python, each process draws other numbers"
 
 
 def test_a_sigterm_reaches_the_scripts_own_handler(folder: Path) -> None:
@@ -411,6 +444,20 @@ def test_arguments_reach_a_script_byte_for_byte(folder: Path) -> None:
     torchrun, launch = (run(folder, *way, *given) for way in (("torchrun",), ("rolemesh", "launch")))
     assert (torchrun.returncode, launch.returncode) == (0, 0), launch.stderr
     assert launch.stdout == torchrun.stdout
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_scripts_that_write_variables_and_import_no_torch_end_with_all_processors(folder: Path, workers: str) -> None:
+    (folder / "plain.py").write_text(
+        "import os\nos.environ.update(FOO='1')\nimport numpy\n"
+        "from threadpoolctl import threadpool_info\n"
+        "print('threads', {each['num_threads'] for each in threadpool_info() if each['user_api'] == 'blas'},"
+        " os.environ.get('OPENBLAS_NUM_THREADS'))\n"
+    )
+    flags = ("--nproc-per-node", workers, "plain.py")
+    theirs, ours = run(folder, "torchrun", *flags), run(folder, "rolemesh", "launch", *flags)
+    assert (ours.returncode, sorted(ours.stdout.splitlines())) == (0, sorted(theirs.stdout.splitlines())), ours.stderr
 
 
 def test_an_executable_runs_as_a_worker(folder: Path) -> None:

@@ -137,7 +137,7 @@ def test_a_lightning_trainer_that_also_resumes_from_a_checkpoint_ends_as_an_undi
     judged("train.py", "", "-1", "first", cwd=tmp_path, env=plain, timeout_s=200)
     own = f"first/step={step}.ckpt"
     calm = judged("train.py", own, "-1", "calm", cwd=tmp_path, env=plain, timeout_s=200)
-    command = [str(BIN / "rolemesh"), "launch", "--max-restarts", "1", "--set", "engine.options.snapshots.every_s=0"]
+    command = [str(BIN / "rolemesh"), "launch", "--max-restarts", "1", "--set", "engine.options.snapshots.every=0s"]
     done = subprocess.run(
         [*command, "train.py", own, str(step + 2), "ours"],
         cwd=tmp_path, env=plain, capture_output=True, text=True, check=False,

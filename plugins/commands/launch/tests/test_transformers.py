@@ -127,7 +127,7 @@ def test_a_trainer_killed_at_any_moment_has_the_weights_and_losses_of_an_undistu
     (tmp_path / "train.py").write_text(KINDS)
     plain = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
     ends = []
-    for command in (("torchrun",), ("rolemesh", "launch", "--set", "engine.options.snapshots.every_s=0")):
+    for command in (("torchrun",), ("rolemesh", "launch", "--set", "engine.options.snapshots.every=0s")):
         killed = kills if command[0] == "rolemesh" else []
         done = subprocess.run(
             [str(BIN / command[0]), *command[1:], "--max-restarts", "3", "train.py", kind, *killed],
@@ -177,7 +177,7 @@ def test_a_trainer_that_also_resumes_from_its_own_checkpoint_ends_as_an_undistur
     # In the middle and at the end of an epoch; and a checkpoint that is newer than the kept state.
     newer = tmp_path / "ours-8" / "checkpoint-8"
     for checkpoint, kill in (("calm/checkpoint-3", 5), ("calm/checkpoint-5", 7), ("calm/checkpoint-7", 10), (newer, 9)):
-        each = [] if checkpoint is newer else ["--set", "engine.options.snapshots.every_s=0"]
+        each = [] if checkpoint is newer else ["--set", "engine.options.snapshots.every=0s"]
         done = subprocess.run(
             [*command, *each, "train.py", str(checkpoint), str(kill), f"ours-{kill - 1}"],
             cwd=tmp_path, env=plain, capture_output=True, text=True, check=False,

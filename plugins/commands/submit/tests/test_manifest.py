@@ -173,11 +173,19 @@ def test_a_string_stays_one_for_every_version_of_yaml(text: str) -> None:
     assert f'value: "{text}"' in manifest(submission(settings={"A": text}), Pods("jobs:1"))
 
 
-@pytest.mark.parametrize(
-    ("job", "resource"), [("GRPO_v2.1", "grpo-v2-1"), ("7b", "job-7b"), ("a" * 63, "a" * 43), ("x--", "x")]
-)
-def test_a_name_is_one_that_kubernetes_takes(job: str, resource: str) -> None:
-    assert resource_name(job) == resource
+DNS = re.compile("[a-z]([a-z0-9-]{0,45}[a-z0-9])?")
+"""A label of RFC 1035 with at most the 47 characters that KubeRay takes."""
+
+
+@pytest.mark.parametrize("job", ["grpo", "a" * 47, "GRPO_v2.1", "7b", "a" * 63, "a" * 62 + "b", "x--", "-_9", "é"])
+def test_a_name_is_one_that_kubernetes_takes(job: str) -> None:
+    assert DNS.fullmatch(resource_name(job))
+    assert resource_name(job) == job or not DNS.fullmatch(job)
+
+
+def test_names_of_different_jobs_stay_different() -> None:
+    jobs = ["a-b", "a.b", "A-b", "grpo-run", "GRPO_Run", "7b", "job-7b", *("a" * 62 + each for each in "abc")]
+    assert len({resource_name(job) for job in jobs}) == len(jobs)
 
 
 class Done(NamedTuple):
@@ -212,6 +220,8 @@ def test_the_verb_writes_a_file_says_what_must_be_true_and_applies_nothing(
     for words in ("the image jobs:1 has Python", "rolemesh-ray==", "ReadWriteMany", "$ kubectl apply -f out.yaml"):
         assert words in done.err
     assert verb(*given).out == (tmp_path / "out.yaml").read_text()
+    assert "activeDeadlineSeconds" not in yaml.safe_load(verb(*given[:-1], "unlimited").out)["spec"]
+    assert "#SBATCH --time=UNLIMITED" in verb("--to", "slurm", "--time", "UNLIMITED").out
 
 
 def test_a_secret_that_is_not_set_here_need_not_be(verb: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:

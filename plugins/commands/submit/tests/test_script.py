@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -103,6 +104,20 @@ def test_setup_runs_as_in_a_script_of_ones_own(tmp_path: Path, setup: str) -> No
     (tmp_path / "rolemesh").unlink()
     done = subprocess.run(["bash", "-c", made(allocation=Allocation(setup=[setup]))], **run)
     assert (done.returncode, "error: rolemesh is not on the path: give --setup" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("array", "own"), [({}, "4"), ({"SLURM_ARRAY_JOB_ID": "4", "SLURM_ARRAY_TASK_ID": "1"}, "4_1")], ids=["job", "task"]
+)
+def test_a_task_of_an_array_names_itself_not_the_whole_array(array: dict[str, str], own: str) -> None:
+    """Slurm gives the last task the number of its array (https://slurm.schedmd.com/job_array.html)."""
+    lines = [line for line in made().splitlines() if line.startswith("own=")]
+    shown = "\n".join(["set -euo pipefail", *lines, "echo $own"])
+    done = subprocess.run(["bash", "-c", shown], capture_output=True, text=True, env={"SLURM_JOB_ID": "4", **array})
+    assert done.stdout == f"{own}\n", done.stderr
+    uses = [line for line in made().splitlines() if re.match(" *(scancel|echo .*requeue)", line)]
+    assert len(uses) == 2
+    assert all("$own" in line for line in uses)
 
 
 TOOLS = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -171,3 +173,23 @@ def test_without_shared_memory_the_arrays_are_those_given(owner: Owner, monkeypa
     given = model()
     assert owner.lender.lend(given)["a"] is given["a"]
     np.testing.assert_array_equal(Payload(np.arange(3), owner.pool, 1000, None, owner.lender).sizes, [24])
+
+
+def test_a_region_that_cannot_move_keeps_its_slot_and_loses_no_other(owner: Owner) -> None:
+    held = owner.lender.lend(model())
+    size = owner.lender.own_bytes
+    sent = owner.send(held)
+    owner.pool.release(owner.pool.acquire(size))  # a warm slot, so that no file is made
+    before = owner.pool.used_bytes
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.close(free := os.dup(0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            owner.lender.take_back()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert owner.pool.used_bytes == before
+    owner.lender.take_back()
+    held["a"][:] = 7
+    np.testing.assert_array_equal(owner.take(sent)["a"], model()["a"])

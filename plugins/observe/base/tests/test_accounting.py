@@ -191,6 +191,19 @@ def test_an_account_has_the_bytes_since_the_last_one_also_after_an_edge_began_ag
     assert (whole.sent, whole.queued, whole.d) == ({3: (110, 4, 0)}, {5: 2}, 3_000_000)
 
 
+def test_an_account_has_what_travelled_since_the_last_one() -> None:
+    traffic = {3: (100, 40)}
+    accounts = Accounts(WALL, Spans(WALL), totals, lambda: ({}, {}), 0, traffic=lambda: traffic)
+    found = []
+    for more in ({3: (100, 40)}, {3: (300, 50)}, {3: (300, 55), 4: (0, 7)}):
+        traffic = more
+        found.append(accounts.next((len(found) + 1) * S))
+    assert [each.travelled for each in found] == [{}, {3: (200, 10)}, {3: (0, 5), 4: (0, 7)}]
+    [whole] = coarsened(found, 150)
+    assert isinstance(whole, Account)
+    assert whole.travelled == {3: (200, 15), 4: (0, 7)}
+
+
 def test_after_many_spans_only_longer_ones_have_a_line() -> None:
     spans = Spans(WALL)
     for at in range(MANY + 1):

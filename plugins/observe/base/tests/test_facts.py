@@ -128,14 +128,14 @@ def test_the_state_of_an_edge_names_the_longest_queue_the_fewest_credits_and_the
     second = 1_000_000
     uses = dict(
         [
-            use("source", 0, Account(0, second, 9, 10, {}, sent={0: (500, 2, 1)})),
+            use("source", 0, Account(0, second, 9, 10, {}, sent={0: (500, 2, 1)}, travelled={0: (800, 100)})),
             use("source", 1, Account(0, second, 9, 10, {}, sent={0: (700, 3, 0)})),
-            use("sink", 0, Account(0, second, 9, 8, {}, queued={0: 4})),
+            use("sink", 0, Account(0, second, 9, 8, {}, queued={0: 4}, travelled={0: (0, 100), 1: (0, 5)})),
             use("sink", 1, Account(0, second, 9, 8, {}, queued={0: 1})),
         ]
     )
     first, other = edge_states(flow, uses, {"sink.take": 1.5})
-    assert first == EdgeState(0, 4, 3, 0, 1200.0, 4.0, 1.5)
+    assert first == EdgeState(0, 4, 3, 0, 1200.0, 4.0, 1.5, 0.75)
     assert other == EdgeState(1, None, None, None, None, 10.0, 2.0)
 
 

@@ -257,7 +257,7 @@ class Known(NamedTuple):
 
 
 SLOW_WIRE = 'engine.options.transports.local={use: "roles.py:SlowWire"}'
-SNAPSHOTS = "engine.options.snapshots={enabled: true, every_s: 0.001}"
+SNAPSHOTS = "engine.options.snapshots={enabled: true, every: 0.001s}"
 RETENTION = ("failover=[{use: process}]", "engine.options.retention={max_bytes: 4000000}")
 TURNS = "placement={use: collocation, options: {groups: [{roles: [a, c], turns: true}]}}"
 

@@ -214,17 +214,22 @@ IN_SUITE = "agent whose calls wait for weights"
 
 
 class Sample(NamedTuple):
-    """Seconds of a process's main thread: on a CPU, and ready to run (also without a CPU)."""
+    """Seconds of a process: its main thread on a CPU, and any thread ready to run without a CPU.
+
+    A main thread that waits for the interpreter's lock is not ready to run, but the thread that has the lock is.
+    """
 
     time: float
     cpu: float
-    ready: float
+    queued: float
 
 
 def samples_of(pid: int) -> Sample:
     """Ask the kernel (Documentation/scheduler/sched-stats.rst). Raises `OSError`."""
-    on_cpu, queued, _ = map(int, Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split())
-    return Sample(time.time(), on_cpu / 1e9, (on_cpu + queued) / 1e9)
+    threads = {file.parent.name: file.read_text().split() for file in Path(f"/proc/{pid}/task").glob("*/schedstat")}
+    return Sample(
+        time.time(), int(threads[str(pid)][0]) / 1e9, sum(int(queued) for _, queued, _ in threads.values()) / 1e9
+    )
 
 
 class Watch(threading.Thread):
@@ -238,19 +243,19 @@ class Watch(threading.Thread):
         while not self.over.wait(0.05):
             for ref in self.facts.ranks():
                 head = latest_head(self.facts.path, ref.role, ref.rank)
-                with suppress(OSError):
+                with suppress(OSError, KeyError):  # a rank that has not begun, or has ended
                     self.found.setdefault(ref, []).append(samples_of(head.pid if head else 0))
 
 
 def shares(watch: Watch, since: float, until: float) -> Iterator[tuple[RankRef, float, float, float]]:
-    """Yield the shares of the time in which each rank ran, in which it was ready to run, and worked by its record."""
+    """Yield the shares of the time in which each rank ran, in which it waited for a CPU, and worked by its record."""
     for ref, found in watch.found.items():
         inside = [sample for sample in found if since <= sample.time <= until]
         one, two = inside[0], inside[-1]
         wall = two.time - one.time
         use = watch.facts.uses(int(one.time * 1e6), int(two.time * 1e6))[ref]
         work = use.share("computing") + use.share("serving")
-        yield ref, (two.cpu - one.cpu) / wall, (two.ready - one.ready) / wall, work
+        yield ref, (two.cpu - one.cpu) / wall, (two.queued - one.queued) / wall, work
 
 
 @pytest.mark.parametrize(
@@ -274,14 +279,15 @@ def test_the_record_of_calls_agrees_with_the_kernel(name: str, tmp_path: Path) -
         watch.join()
     facts = watch.facts
     since, until = facts.window(1.0)
-    worked = dict[str, float]()
-    for ref, ran, ready, work in shares(watch, since / 1e6, until / 1e6):
+    found, worked = list(shares(watch, since / 1e6, until / 1e6)), dict[str, float]()
+    busy = 0.05 + sum(queued for _, _, queued, _ in found)  # A quiet machine has 0.05.
+    for ref, ran, queued, work in found:
         worked[ref.role] = work
-        most = 1.01 if ref.role in outside else ready + 0.05
-        assert ran - 0.05 <= work <= most, f"{ref} ran for {ran:.0%}, was ready for {ready:.0%}: {work:.0%}"
+        most = 1.01 if ref.role in outside else ran + queued + 0.05
+        assert ran - 0.05 <= work <= most, f"{ref} ran for {ran:.0%}, waited for a CPU for {queued:.0%}: {work:.0%}"
     critical = facts.critical(since, until)
     assert critical is not None
-    found = {station.name: station.share for station in critical.stations}
-    for station in path:  # Roles take turns, so what they work is the path; on a busy machine, too.
+    stations = {station.name: station.share for station in critical.stations}
+    for station in path:  # Roles take turns, so what they work is the path; but for what waits for a CPU meanwhile.
         role = re.split("[:.]", station)[0]
-        assert found.get(station, 0.0) >= 0.8 * worked[role] > 0, (found, worked)
+        assert stations.get(station, 0.0) >= 0.9 * worked[role] - busy, (stations, worked, busy)

@@ -136,3 +136,19 @@ def test_formats_disarm_what_ranks_wrote() -> None:
     assert object == {"a": hostile[0], "b": None, "c": str(1 << 70), "d": None}
     assert next(csv.reader(list(as_csv(columns, [hostile]))[1:])) == [hostile[0], "nan", str(1 << 70), ""]
     assert "".join(as_json(columns, [])) == "[]\n"
+
+
+def test_csv_is_that_of_duckdb(tmp_path: Path) -> None:
+    query = (
+        r"select 'x'::blob a, '\xAA\x00'::blob b, true c, interval '3 days' d, interval '1 hour' e, '' f, null g, "
+        r"timestamp '2020-01-01 00:00:00' h, date '2020-01-01' i, time '10:00:01' j, 0.1::decimal(4,3) k, 'a,\"b' l"
+    )
+    duckdb.sql(f"copy ({query}) to '{tmp_path}/right.csv' (header)")
+    answer = duckdb.sql(query)
+    assert "".join(as_csv(answer.columns, answer.fetchall())) == (tmp_path / "right.csv").read_text()
+
+
+def test_columns_of_one_name_stay_apart_in_json() -> None:
+    assert json.loads("".join(as_json(["a", "a", "a_2", "a"], [(1, 2, 3, 4)]))) == [
+        {"a": 1, "a_3": 2, "a_2": 3, "a_4": 4}
+    ]

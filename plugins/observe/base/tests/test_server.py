@@ -54,7 +54,11 @@ def write_run(folder: Path, *, ended: bool, ranks: int = 2, text: str = HOSTILE)
                 lines.append(Account(at, 100_000, step, 1, {"computing": 40_000, "edge 0": 60_000}, queued={0: 3}))
             else:
                 lines.append(Stretch("computing", at, 60_000, step, 0))
-                lines.append(Account(at, 100_000, step, 1, {"computing": 60_000}, sent={0: (1000, 4, 2)}))
+                lines.append(
+                    Account(
+                        at, 100_000, step, 1, {"computing": 60_000}, sent={0: (1000, 4, 2)}, travelled={0: (4000, 200)}
+                    )
+                )
         (record / f"{role}-{rank}").mkdir()
         (record / f"{role}-{rank}" / "000000.jsonl").write_bytes(b"".join(encode(line) + b"\n" for line in lines))
     rows = record / "rows" / "source-0"
@@ -210,6 +214,8 @@ def test_the_page_of_the_flow_has_queue_credits_and_rates_of_each_edge(client: T
     assert found["waiting"] == "60%"
     assert (found["queue"], found["under_way"], found["credits"]) == ("3", "4", "2")
     assert (found["bytes_s"], found["values_s"], found["staleness"]) == ("20 kB/s", "1", "0")
+    assert found["saved"] == "95%"
+    assert "saves 95%" in page
 
 
 def test_bars_of_waits_and_of_work_have_the_colours_of_their_phases(client: TestClient) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -363,6 +364,13 @@ def test_the_summary_has_thirds_first_and_last_values_times_and_rates() -> None:
     assert rows["eval_accuracy"] == ["0.31", "0.83"]
     assert rows["rollout"] == ["75", "%", "25", "%", "0", "%", "0", "%"]
     assert rows["generated_tokens"] == ["320/s", "(5760)"]
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+def test_the_summary_says_which_metric_has_become_nan_or_infinite(odd: float) -> None:
+    text = summary_of([line(step, reward=step / 10 if step < 6 else odd) for step in range(9)])
+    assert re.search(rf"reward +0 +{odd} ", text)
+    assert "! reward was NaN or infinite in 3 steps, first in step 6; no mean has them" in text
 
 
 def test_records_are_shown_before_and_after_with_common_parts_once() -> None:

@@ -16,7 +16,7 @@ from rolemesh.job.planning import check_placed, plan_job
 from rolemesh.placement import Strategy, broken
 from rolemesh.placement.nodes import parse_nodes
 from rolemesh_collocation import CollocationOptions, CollocationScheduler
-from rolemesh_durable.protocol.replan import replan
+from rolemesh_durable.protocol.master.replan import replan
 from rolemesh_pack import PackScheduler
 from rolemesh_separation import SeparationOptions, SeparationScheduler
 

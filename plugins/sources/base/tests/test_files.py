@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -168,3 +170,16 @@ def test_a_long_line_is_read_and_an_endless_one_refused(tmp_path: Path) -> None:
         file.truncate(os.path.getsize(tmp_path / "a.jsonl") + (80 << 20))
     with pytest.raises(SourceError, match="longer than"):
         reading.all()
+
+
+def test_the_mark_of_utf_8_may_begin_a_line(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(BOM_UTF8 + b'{"n": 1}\n' + BOM_UTF8 + b'{"n": 2}\n')
+    assert Reading(tmp_path).all() == [1, 2]
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_a_compressed_file_is_an_error_that_says_so(tmp_path: Path, skip: bool) -> None:
+    (tmp_path / "a.jsonl").write_bytes(gzip.compress(b'{"n": 1}\n') + b"\n")
+    with pytest.raises(SourceError, match="the file is compressed") as caught:
+        Reading(tmp_path, skip=skip).all()
+    assert caught.value.remedy.startswith("unpack it")

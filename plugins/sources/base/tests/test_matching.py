@@ -54,3 +54,12 @@ def test_a_folder_that_is_missing_or_unreadable_has_no_files(tree: Path) -> None
         assert "a.jsonl" in matching(tree, "**/*.jsonl")
     finally:
         os.chmod(tree / "deep", 0o755)
+
+
+def test_files_that_spark_and_hadoop_leave_out_are_left_out(tmp_path: Path) -> None:
+    for name in ("a.parquet", "_SUCCESS", "_metadata", "_temporary/0/b.parquet", "day=1/c.parquet", "_own/d.parquet"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert matching(tmp_path, "*") == ["a.parquet"]
+    assert matching(tmp_path, "**/*.parquet") == ["a.parquet", "day=1/c.parquet"]
+    assert matching(tmp_path, "_own/*") == ["_own/d.parquet"]

@@ -206,6 +206,15 @@ def test_acknowledged_records_are_purged_only_on_request(server: Server, name: s
 
 
 @needs_server
+def test_a_stream_that_forgets_acknowledged_messages_is_refused(server: Server, name: str, reading: Any) -> None:
+    config = api.StreamConfig(name=name, subjects=[f"{name}.>"], retention=api.RetentionPolicy.WORK_QUEUE)
+    server.ask(lambda streams: streams.add_stream(config))
+    with pytest.raises(SourceError, match=rf"'{name}' keeps .* \(retention: workqueue\)") as caught:
+        reading()
+    assert "retention: limits" in (caught.value.remedy or "")
+
+
+@needs_server
 def test_a_bad_message_is_named_and_may_be_left_out(server: Server, name: str, reading: Any) -> None:
     server.add(name, 1, b"[2]", 3)
     now = reading()

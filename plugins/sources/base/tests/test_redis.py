@@ -170,6 +170,35 @@ def test_records_that_were_trimmed_may_be_left_out(server: Server, name: str, re
 
 
 @needs_server
+def test_a_trim_after_somebody_deleted_the_last_record_that_was_read_is_an_error(
+    server: Server, name: str, reading: Any
+) -> None:
+    client = server.client()
+    add(client, name, 1, 2)
+    now = reading()
+    assert now.take(2) == [1, 2]
+    now.source.close()  # a reader at work would see the entry 3 before it is trimmed
+    client.xdel(name, now.offset.removeprefix("("))
+    add(client, name, 3, 4)
+    client.xtrim(name, maxlen=1, approximate=False)
+    now.again()
+    assert "can no longer be told from lost ones" in now.fails().what
+
+
+@needs_server
+def test_the_last_record_that_was_read_may_be_deleted_while_none_was_added_after_it(
+    server: Server, name: str, reading: Any
+) -> None:
+    client = server.client()
+    add(client, name, 1, 2)
+    now = reading()
+    assert now.take(2) == [1, 2]
+    client.xdel(name, now.offset.removeprefix("("))
+    now.again()
+    assert now.take(1, timeout_s=0.3) == []
+
+
+@needs_server
 def test_a_stream_that_was_deleted_is_an_error_and_with_skip_another_beginning(
     server: Server, name: str, reading: Any
 ) -> None:

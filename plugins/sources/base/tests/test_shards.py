@@ -523,3 +523,41 @@ def test_a_compressed_tar_file_is_an_error_that_says_so(tmp_path: Path, method: 
     with tarfile.open(tmp_path / "a.tar", f"w:{method}") as tar:
         tar.add(__file__, "a.py")
     assert "is compressed" in fails(tmp_path, "a.tar").what
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_members_of_a_sample_that_are_apart_are_an_error_from_any_row_on(tmp_path: Path, at: int) -> None:
+    """The specification of WebDataset demands that they follow one another: https://github.com/webdataset/webdataset"""
+    members(tmp_path / "a.tar", [(name, b"x") for name in ("0.a", "1.a", "2.a", "0.b")])
+    source, offset = opened(tmp_path, "*.tar"), None
+    for _ in range(at):
+        offset = source.read("a.tar", offset, 1).offset
+    source.close()
+    later = opened(tmp_path, "*.tar")
+    for _ in range(at, 2):
+        offset = later.read("a.tar", offset, 1).offset
+    with pytest.raises(SourceError, match="'0' are apart") as caught:
+        later.read("a.tar", offset, 2)
+    assert "tar --sort=name" in caught.value.remedy
+
+
+def test_spark_and_hives_times_are_those_that_were_written(tmp_path: Path) -> None:
+    """Their INT96 reaches further than nanoseconds in 64 bits, which pyarrow reads by default."""
+    times = [datetime(1500, 1, 1), datetime(2026, 1, 2, 3, 4, 5, 6), datetime(9999, 12, 23, 23, 59, 59)]
+    table = pa.table({"t": pa.array(times, pa.timestamp("us"))})
+    parquet.write_table(table, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
+    assert [row["t"] for row in read(tmp_path, "a.parquet")] == times
+
+
+def test_shards_that_are_read_in_turns_have_each_sample_once(tmp_path: Path) -> None:
+    """More than are open at once, so that each is opened again in its middle."""
+    names = [f"{shard:02}.tar" for shard in range(module.Shards.MOST + 2)]
+    for name in names:
+        members(tmp_path / name, [(f"{number}.a", b"x") for number in range(3)])
+    source, offsets, keys = opened(tmp_path, "*.tar"), dict.fromkeys(names), []
+    for _ in range(3):
+        for name in names:
+            found = source.read(name, offsets[name], 1)
+            offsets[name] = found.offset
+            keys += [row["__key__"] for row in found.rows]
+    assert keys == [str(number) for number in range(3) for _ in names]

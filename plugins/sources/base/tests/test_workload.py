@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -82,6 +83,14 @@ def test_a_rank_without_a_partition_returns_no_rows_at_once_and_says_so_once(
     said = [record.message for record in caplog.records if "nothing to read" in record.message]
     assert len(said) == 1
     assert "partitions: 1, ranks: 2" in said[0]
+
+
+@pytest.mark.parametrize("every", [1, 10, 60, 64, 1000, 3600, 1 << 27])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
+def test_ranks_share_numbered_partitions(ranks: int, every: int) -> None:
+    source, share = Slow(asks=0, away=False), 96 // ranks
+    found = Counter(source.rank_of(f"log.{number * every}", ranks) for number in range(96))
+    assert max(found.values()) <= (share if every == 1 else 2 * share)
 
 
 def test_a_rank_waits_while_the_source_has_no_partition_for_anybody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import errno
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,15 @@ from rolemesh_dataplane.codec import decode, unflatten
 from rolemesh_dataplane.curve import new_keys
 from rolemesh_dataplane.inbox import Inbox
 from rolemesh_dataplane.payload import HEAD, Payload
+from rolemesh_dataplane.pieces import CUT
 from rolemesh_dataplane.shm import SlotPool
-from rolemesh_dataplane.transports import Site
+from rolemesh_dataplane.transports import Site, TransportError
 from rolemesh_delta import DeltaTransport
 from rolemesh_delta.changes import Broken, apply, difference
+from rolemesh_delta.messages import VALUE, decode_value, encode
+from rolemesh_delta.receiving import Changed
 from rolemesh_delta.transport import DeltaOptions
+from rolemesh_durable.api.testing import Endpoint
 from rolemesh_testing import TransportConformance
 
 NUMBERS = 600_000
@@ -78,46 +83,45 @@ def sent(end: End, sender: Any, step: int, value: Any) -> None:
     sender.send_payload(Payload(value, end.pool, 1000), (1, 7, 0, 0, step, 0))
 
 
-def settled(sender: Any, number: int) -> None:
-    """Wait until the receiver has acknowledged a version."""
-    key = (7, 0, 0)
-    import time
+def settled(end: End, number: int) -> None:
+    """Wait until the receivers have acknowledged a version."""
 
-    ends = time.monotonic() + HANG_S
-    while key not in sender._versions or sender._versions[key].has < number:
-        assert time.monotonic() < ends
-        time.sleep(0.005)
+    def has() -> bool:
+        streams = [*end.transport.producing._streams.values()]
+        return bool(streams) and all([*each.has.values()] and min(each.has.values()) >= number for each in streams)
+
+    until(has, "the acknowledgements")
 
 
-def kinds(sender: Any) -> list[bytes]:
-    """The kinds of messages that `sender` has sent, in order, from now on."""
+def kinds(end: End) -> list[bytes]:
+    """How `end` sends its values from now on, in order: as differences (c), whole (w), or by a neighbour (n)."""
     found: list[bytes] = []
-    whole, changed = sender._send_whole, sender._send
+    real = end.transport._send
 
-    def send_whole(*args: Any) -> None:
-        found.append(b"w")
-        whole(*args)
+    def send(socket: Any, messages: Any, edge: int) -> None:
+        def seen() -> Iterator[Any]:
+            for kind, told, frames in messages:
+                if kind == VALUE:
+                    value = decode_value(told)
+                    found.append(b"n" if value.source else b"c" if value.changes else b"w")
+                yield kind, told, frames
 
-    def send(socket: Any, frames: Any, dtypes: Any) -> None:
-        before = len(found)
-        changed(socket, frames, dtypes)
-        if len(found) == before and dtypes is not None:
-            found.append(b"c")
+        real(socket, seen(), edge)
 
-    sender._send_whole, sender._send = send_whole, send
+    end.transport._send = send
     return found
 
 
 def test_values_that_change_little_travel_as_differences(ends: tuple[End, End]) -> None:
     one, other = ends
     sender = one.transport.connect(other.address)
-    seen, value = kinds(sender), weights()
+    seen, value = kinds(one), weights()
     for step in range(6):
         sent(one, sender, step, {"w": value, "name": "x", "step": step})
         got = other.take()
         assert got["step"] == step
         np.testing.assert_array_equal(got["w"], value)
-        settled(sender, step)
+        settled(one, step)
         value[:: 7 + step] += 1
     assert seen == [b"w"] + [b"c"] * 5
     sender.close(0)
@@ -133,59 +137,26 @@ def test_a_receiver_that_writes_to_what_it_got_does_not_change_the_next_value(en
         flat = np.frombuffer(memoryview(got).cast("B"), np.uint8)
         if flat.flags.writeable:
             flat[:] = 0
-        settled(sender, step)
+        settled(one, step)
         value[::9] *= 2
 
 
-def test_a_receiver_that_has_lost_its_version_gets_the_whole_value(ends: tuple[End, End]) -> None:
+@pytest.mark.parametrize("then", [0, 8], ids=["the same size", "another size"])
+def test_a_receiver_that_has_lost_its_version_gets_whole_values(ends: tuple[End, End], then: int) -> None:
     one, other = ends
     sender, value = one.transport.connect(other.address), weights()
     sent(one, sender, 0, {"w": value})
     other.take()
-    settled(sender, 0)
-    seen = kinds(sender)
-    sender._versions[7, 0, 0].number += 5  # as if versions had been lost between
-    sender._versions[7, 0, 0].has += 5
+    settled(one, 0)
+    seen = kinds(one)
+    (held,) = other.transport.receiving._held.values()
+    held.number = -1
     value[3] = 4
-    sent(one, sender, 1, {"w": value})
-    np.testing.assert_array_equal(other.take()["w"], value)
-    assert seen == [b"c", b"w"]
-
-
-def test_a_lost_difference_is_made_good_before_the_next_value(ends: tuple[End, End]) -> None:
-    one, other = ends
-    sender, value = one.transport.connect(other.address), weights()
-    sent(one, sender, 0, {"w": value})
-    other.take()
-    settled(sender, 0)
-    sender._versions[7, 0, 0].number += 5
-    sender._versions[7, 0, 0].has += 5
-    wanted = []
-    for step in range(1, 4):  # without a wait for answers
-        value[step] = 4
-        wanted.append(value.copy())
-        sent(one, sender, step, {"w": wanted[-1]})
-    for each in wanted:
-        np.testing.assert_array_equal(other.take()["w"], each)
-
-
-def test_a_lost_difference_is_made_good_before_a_value_of_another_size(ends: tuple[End, End]) -> None:
-    one, other = ends
-    sender, value = one.transport.connect(other.address), weights()
-    sent(one, sender, 0, {"w": value})
-    other.take()
-    settled(sender, 0)
-    sender._versions[7, 0, 0].number += 5
-    sender._versions[7, 0, 0].has += 5
-    value[3] = 4
-    take, both = other.transport._take, Event()
-    other.transport._take = lambda *args: (both.wait(HANG_S), take(*args))  # no answer before both are on their way
-    for step, each in enumerate((value, value[:-8]), 1):
+    for step, each in enumerate((value, value[: NUMBERS - then]), 1):  # the second before an answer to the first
         sent(one, sender, step, {"w": each})
-    until(sender._todo.empty, "the sender's thread has both values")
-    both.set()
-    for each in (value, value[:-8]):
+    for each in (value, value[: NUMBERS - then]):
         np.testing.assert_array_equal(other.take()["w"], each)
+    assert sorted(seen) == ([b"c", b"w", b"w"] if then else [b"c", b"c", b"w"])
 
 
 def test_a_new_connection_begins_with_the_whole_value(ends: tuple[End, End]) -> None:
@@ -193,10 +164,11 @@ def test_a_new_connection_begins_with_the_whole_value(ends: tuple[End, End]) -> 
     value = weights()
     for _ in range(2):
         sender = one.transport.connect(other.address)
-        seen = kinds(sender)
+        seen = kinds(one)
         sent(one, sender, 0, {"w": value})
         np.testing.assert_array_equal(other.take()["w"], value)
         assert seen == [b"w"]
+        del one.transport._send
         sender.close(0)
         value[0] += 1
 
@@ -204,13 +176,194 @@ def test_a_new_connection_begins_with_the_whole_value(ends: tuple[End, End]) -> 
 def test_values_that_change_everywhere_are_sent_whole_after_three_attempts(ends: tuple[End, End]) -> None:
     one, other = ends
     sender = one.transport.connect(other.address)
-    seen = kinds(sender)
+    seen = kinds(one)
     for step in range(6):
         value = weights(step)
         sent(one, sender, step, {"w": value})
         np.testing.assert_array_equal(other.take()["w"], value)
-        settled(sender, step)
+        settled(one, step)
     assert seen == [b"w", b"c", b"c", b"c", b"w", b"w"]
+
+
+def within(do: Callable[[], object]) -> None:
+    """Run `do`, which must end."""
+    thread = threading.Thread(target=do, daemon=True)
+    thread.start()
+    thread.join(HANG_S)
+    assert not thread.is_alive()
+
+
+@pytest.fixture
+def four(tmp_path: Path) -> Iterator[list[End]]:
+    keys = new_keys()
+    made = [End(tmp_path, rank, keys) for rank in range(4)]
+    yield made
+    for each in made:
+        each.close()
+
+
+def test_consumers_give_each_other_a_value_and_a_dead_one_is_passed_over(four: list[End]) -> None:
+    one, *others = four
+    senders, value = [one.transport.connect(each.address) for each in others], weights()
+    seen = kinds(one)
+    for step, left in enumerate(([0, 1, 2], [0, 1, 2], [1, 2], [1, 2])):
+        if step == 2:
+            others[0].transport.close()  # it was the first in the chain
+        payload = Payload({"w": value}, one.pool, 1000)
+        for index in range(3):  # the producer does not know yet that it is dead
+            senders[index].send_payload(payload, (1, 7, 0, 0, step, 0))
+        for index in left:
+            np.testing.assert_array_equal(others[index].take()["w"], value)
+        value[step::11] += 1
+    assert seen[:6] == [b"w", b"n", b"n", b"c", b"n", b"n"]
+    others[0].transport.close = lambda: None
+
+
+def failure(end: End) -> str:
+    """Wait until the rank's next look at its transport fails, and return the error."""
+    found: list[str] = []
+
+    def fails() -> bool:
+        try:
+            end.transport.refused()
+        except TransportError as error:
+            found.append(str(error))
+        return bool(found)
+
+    until(fails, "the error of the transport's thread")
+    return found[0]
+
+
+UNREADABLE = [
+    [b""], [b"p"], [b"v", b"", b"x"], [b"v", encode([1]), b"x"], [b"d", b"\xc1", b"x"], [b"?", b"", b""],
+    [b"v", encode([1, -1, 0, False, [8], 0, "", 0]), b"x" * 48], [b"v", encode([1, 1, 0, False, [8], 0, "", 0]), b"x"],
+    [b"v", encode([1, 1, 0, False, [8], 0, "", 0]), CUT],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("message", UNREADABLE, ids=range(len(UNREADABLE)))
+def test_a_message_that_cannot_be_read_fails_the_rank_with_cause_place_and_remedy(
+    ends: tuple[End, End], message: list[bytes]
+) -> None:
+    one, other = ends
+    one.transport.connect(other.address)
+
+    def spoil() -> None:
+        (socket,) = one.transport._peers.values()
+        socket.send_multipart(message)
+
+    one.transport.do(spoil)
+    told = failure(other)
+    assert "role a, rank 1, node n1: the transport delta has received a message that it cannot read: " in told
+    assert "→ install the same version of rolemesh-delta on every node" in told
+
+
+@pytest.mark.parametrize("message", [[b"w"], [b"h", b"\xc1"], [b"d", encode([1, 1, 1, True, 0])]], ids=range(3))
+def test_an_answer_that_cannot_be_read_fails_the_producer(ends: tuple[End, End], message: list[bytes]) -> None:
+    one, other = ends
+    sender = one.transport.connect(other.address)
+    sent(one, sender, 0, {"w": weights()})
+    other.take()
+    (held,) = other.transport.receiving._held.values()
+    other.transport.do(lambda: other.transport._router.send_multipart([held.owner, *message]))
+    assert "cannot read" in failure(one)
+    within(lambda: sender.close(0))
+
+
+def test_an_error_of_the_thread_reaches_a_waiting_rank_and_blocks_nobody(ends: tuple[End, End]) -> None:
+    one, other = ends
+    sender = one.transport.connect(other.address)
+
+    def fail() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    one.transport.do(fail)
+    assert "the transport delta cannot go on: OSError: [Errno 28] No space left on device" in failure(one)
+    within(lambda: [sender.send(b"x") for _ in range(5000)])
+    within(lambda: sender.close(100))
+
+
+@pytest.mark.parametrize(
+    ("error", "what", "remedy"),
+    [
+        (MemoryError(), "no memory for a value", "roles.a.resources.memory_gb"),
+        (zmq.ZMQError(errno.EMFILE), "Too many open files", "ulimit -n 65536"),
+        (Changed("a value changes"), "gave a value up: a value changes", "has returned or lent"),
+        (KeyError(3), "cannot go on: KeyError: 3", "engine.options.transports.remote=tcp"),
+    ],
+)  # fmt: skip
+def test_each_error_has_its_remedy(ends: tuple[End, End], error: Exception, what: str, remedy: str) -> None:
+    def fail() -> None:
+        raise error
+
+    ends[0].transport.do(fail)
+    told = failure(ends[0])
+    assert what in told
+    assert remedy in told
+
+
+def test_a_rank_that_waits_fails_when_its_transport_does(tmp_path: Path) -> None:
+    site = Site("a", 0, "n0", 0, "127.0.0.1", str(tmp_path), str(tmp_path), new_keys())
+    transport = DeltaTransport(DeltaOptions())
+    endpoint = Endpoint(site, transports={"it": transport}, local="it", remote="it")
+
+    def fail() -> None:
+        raise MemoryError
+
+    transport.do(fail)
+    with pytest.raises(TransportError, match="no memory for a value"):
+        endpoint.wait()
+    endpoint.close(0)
+
+
+@pytest.mark.parametrize("address", ["nowhere", "tcp://", "tcp://127.0.0.1:1"])
+def test_a_neighbour_that_cannot_be_reached_is_passed_over(four: list[End], address: str) -> None:
+    one, *others = four
+    value, senders = weights(), [one.transport.connect(each.address) for each in others[:2]]
+    one.transport.do(lambda: one.transport.producing._addresses.update({1: address}))
+    for step in range(2):
+        payload = Payload({"w": value}, one.pool, 1000)
+        for sender in senders:
+            sender.send_payload(payload, (1, 7, 0, 0, step, 0))
+        for each in others[:2]:
+            np.testing.assert_array_equal(each.take()["w"], value)
+        value[step::11] += 1
+
+
+def test_a_neighbour_that_sends_what_cannot_be_read_is_passed_over(four: list[End]) -> None:
+    one, first, second, _ = four
+    value, senders = weights(), [one.transport.connect(each.address) for each in (first, second)]
+    real = first.transport.receiving.give
+
+    def give(follower: bytes, at: Any) -> None:
+        first.transport._router.send_multipart([follower, b"d", b"\xc1", b"x"])
+        real(follower, at)
+
+    first.transport.receiving.give = give
+    payload = Payload({"w": value}, one.pool, 1000)
+    for sender in senders:
+        sender.send_payload(payload, (1, 7, 0, 0, 0, 0))
+    for each in (first, second):
+        np.testing.assert_array_equal(each.take()["w"], value)
+    assert first.transport.refused() == second.transport.refused() == 0
+
+
+def test_it_counts_the_bytes_of_values_and_those_that_travel(four: list[End]) -> None:
+    one, *others = four
+    value, senders = weights(), [one.transport.connect(each.address) for each in others]
+    assert one.transport.traffic() == {}
+    for step in range(3):
+        payload = Payload({"w": value}, one.pool, 1000)
+        for sender in senders:
+            sender.send_payload(payload, (1, 7, 0, 0, step, 0))
+        for each in others:
+            each.take()
+        value[step::1000] += 1
+    (all_, left), passed = one.transport.traffic()[7], [each.transport.traffic().get(7, (0, 0)) for each in others]
+    assert all_ == 9 * value.nbytes
+    assert value.nbytes <= left < 1.1 * value.nbytes, "once whole, and two small differences"
+    assert [each[0] for each in passed] == [0, 0, 0]
+    assert 2 * value.nbytes <= sum(each[1] for each in passed) < 2.2 * value.nbytes, "by two neighbours to two others"
 
 
 DTYPES = ["float32", "bfloat16", "int64", "", "uint8"]

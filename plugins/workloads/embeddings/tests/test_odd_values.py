@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -200,9 +202,48 @@ def test_readers_keep_the_export_before_one_that_finds_no_room(
 
 def test_two_roles_do_not_export_to_one_folder(server: Any) -> None:
     server("users").publish()
-    with pytest.raises(RolemeshError, match="the exports of the role 'users' are in the same folder"):
+    with pytest.raises(RolemeshError, match="the folder belongs to the role 'users' of the run"):
         server("items").publish()
     server("items", export="other").publish()
+
+
+@pytest.mark.parametrize("option", ["folder", "export"])
+def test_two_runs_do_not_share_a_folder_unless_one_resumes_the_other(tmp_path: Path, option: str) -> None:
+    shared = tmp_path / "shared"
+
+    def begin(run: str, resumed: str = "") -> Embeddings:
+        folder = tmp_path / run
+        folder.mkdir(exist_ok=True)
+        origin = str(tmp_path / resumed / "snapshots/step-0") if resumed else ""
+        (folder / "run.json").write_text(json.dumps({"origin": origin}))
+        tables = {"t": {"dim": 4}}
+        made = Embeddings(EmbeddingsOptions.model_validate({"tables": tables, option: str(shared), "file_mb": 1e-5}))
+        made.setup(RankContext(seed=0, role="ps", run_dir=folder))
+        made.update(gradients([1, 2], np.ones((2, 4), np.float32)))
+        made.snapshot()
+        made.publish()
+        return made
+
+    def files() -> dict[str, bytes]:
+        found = (path for path in shared.rglob("*") if path.is_file() and not path.name.startswith("."))
+        return {str(path): path.read_bytes() for path in found}
+
+    begin("first").persisted(0)
+    before = files()
+    assert before
+    with pytest.raises(RolemeshError, match=re.escape(f"the role 'ps' of the run {tmp_path / 'first'}")) as refused:
+        begin("second")
+    assert files() == before
+    begin("first")  # a rank that was restarted
+    begin("third", "first")
+    for run, resumed in (("first", ""), ("fourth", "first")):
+        with pytest.raises(RolemeshError, match=re.escape(str(tmp_path / "third"))):
+            begin(run, resumed)
+    assert str(refused.value).count("remove the file") == 1
+    for mark in shared.rglob(".of-*"):
+        assert f"'ps' of the run {tmp_path / 'third'}" in mark.read_text()
+        mark.unlink()  # as the error says
+    begin("second")
 
 
 def test_other_folders_beside_the_files_of_ranks_stay(server: Any, tmp_path: Path) -> None:

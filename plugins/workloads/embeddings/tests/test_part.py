@@ -16,24 +16,27 @@ from tests.waiting import HANG_S
 
 from rolemesh.api.batch import Gathered
 from rolemesh_checkpoint.reshard import reshard
-from rolemesh_embeddings.hashing import bucket_of, mix
+from rolemesh_embeddings.hashing import BUCKETS, bucket_of, mix
 from rolemesh_embeddings.options import TableOptions
 from rolemesh_embeddings.part import Part
 from rolemesh_embeddings.table import Table
 from rolemesh_runtime.digest import digest
 
 OPTIONS = TableOptions(dim=4, evict_after=40, admit_after=2)
+KEPT = TableOptions(dim=4)
+"""Options of a table whose rows all stay."""
 
 
-def part(folder: Path, rank: int = 0, ranks: int = 1) -> Part:
-    return Part({"t": Table("t", OPTIONS, 0)}, rank, ranks, folder, file_mb=0.02)
+def part(folder: Path, rank: int = 0, ranks: int = 1, options: TableOptions = OPTIONS) -> Part:
+    return Part({"t": Table("t", options, 0)}, rank, ranks, folder, file_mb=0.02)
 
 
-def learn(parts: list[Part], first: int, last: int) -> list[str]:
+def learn(parts: list[Part], first: int, last: int, most: int = 3000, new: int = 0) -> list[str]:
+    """Update keys below `most`, which grow by `new` with each update."""
     told = []
     for update in range(first, last):
         rng = np.random.default_rng(update)
-        keys = np.unique(rng.integers(0, 3000, 300))
+        keys = np.unique(rng.integers(0, most, 300)) + new * update
         grads = rng.normal(size=(len(keys), 4)).astype(np.float32)
         for each in parts:
             own = each.mine[bucket_of(mix(keys))]
@@ -82,6 +85,38 @@ def test_a_restored_part_continues_with_the_same_bits(tmp_path: Path) -> None:
         learn(lives, lives[0].updates + 1, stop)
         assert digest(lives[0].state(0)) == states[stop - 1], stop
     assert content(lives) == content([whole])
+
+
+def test_a_part_that_is_restored_often_has_all_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each life gives new keys other slots than the life before, and goes on with its files."""
+    monkeypatch.setattr("rolemesh_embeddings.part.REWRITTEN", 4)
+    whole, life = part(tmp_path / "whole", options=KEPT), part(tmp_path / "killed", options=KEPT)
+    for update in range(1, 100):
+        learn([whole, life], update, update + 1, 600, new=150)
+        state = life.state(update)
+        if update % 3 == 0:
+            life = part(tmp_path / "killed", options=KEPT)
+            life.restore(state)
+    assert content([life]) == content([whole])
+
+
+def test_a_restored_part_takes_the_slots_of_keys_from_files(tmp_path: Path) -> None:
+    """It looks for none, but in buckets with keys that only the state has, or whose region has changed since."""
+
+    def slots(each: Part) -> list[list[int]]:
+        index, keys = each.tables["t"].store.index, each.tables["t"].store.columns["keys"]
+        return [np.where(at > 0, keys[at - 1], -1).tolist() for at in map(index.region, range(BUCKETS))]
+
+    before, again = part(tmp_path, options=KEPT), part(tmp_path, options=KEPT)
+    before.state(0)
+    learn([before], 1, 120)
+    again.restore(before.state(120))
+    orders = [each.tables["t"].store.index.orders for each in (before, again)]
+    kept = np.flatnonzero(orders[0] == orders[1])
+    assert len(kept) > BUCKETS / 2
+    was, now = slots(before), slots(again)
+    assert [now[bucket] for bucket in kept] == [was[bucket] for bucket in kept]
+    assert content([again]) == content([before])
 
 
 def test_other_numbers_of_ranks_keep_every_row(tmp_path: Path) -> None:

@@ -130,3 +130,11 @@ def test_memory_that_was_given_back_between_steps_changes_no_bit(group, tiny_mod
     plain = group(trainer_group.train, 2, options(tiny_model), batches, [3, 2])
     paused = group(trainer_group.train_with_pauses, 2, options(tiny_model), batches, [3, 2])
     assert [digest(rank["state"]) for rank in plain] == [digest(rank["state"]) for rank in paused]
+
+
+def test_the_head_of_tied_embeddings_takes_no_adapter(tiny_model):
+    with pytest.raises(RolemeshError, match="'lm_head' has the weights of the token embedding") as refused:
+        adapt(
+            AutoModelForCausalLM.from_pretrained(tiny_model), LoRAOptions(rank=2, targets=["lm_head"]), "causal_lm", 0
+        )
+    assert refused.value.remedy == "leave 'lm_head' out"

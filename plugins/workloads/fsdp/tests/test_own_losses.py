@@ -72,7 +72,9 @@ def test_updates_that_teach_nothing_are_told_once_and_fail_a_job_that_learns_not
     workload.train(rows | {"loss_mask": nothing})
     workload.train(rows | {"loss_mask": nothing})
     assert [text for name, text in context.port.records.items() if name.startswith("warning")] == [
-        "update 1 taught nothing: `loss_mask` is 0 for every token that could be predicted"
+        "row 0 has no target: its mask or its labels count no token; further ones are counted only "
+        "(rows_without_target)",
+        "update 1 taught nothing: `loss_mask` is 0 for every token that could be predicted",
     ]
     assert context.port.sums["useless_updates"] == 2
     assert "none of 2 updates changed a weight" in workload.verdict()

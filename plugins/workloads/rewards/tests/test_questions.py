@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from rolemesh.api.batch import concat
 from rolemesh.api.workload import RankContext
 from rolemesh.errors import OptionsError
-from rolemesh_rewards.prompts import make_prompt
+from rolemesh_rewards.prompts import make_prompt, question_of, text_of
 from rolemesh_rewards.questions import Questions, QuestionsOptions
 from rolemesh_rewards.table import read_rows
 
@@ -115,10 +116,20 @@ def test_the_job_finishes_after_its_epochs(tmp_path: Path) -> None:
         ("{problem} = ? {{}} {", "1+1 = ? {{}} {"),
         ([{"role": "system", "content": "Add."}, {"role": "user", "content": "{problem}?"}], "1+1?"),
         (None, "1+1"),
+        (r"{problem} in \boxed{{problem}}", r"1+1 in \boxed{problem}"),
+        (r"\boxed{{{problem}}}", r"\boxed{1+1}"),
+        (r"{problem}, as \frac{1}{2} or {'a': {'b': 1}}", r"1+1, as \frac{1}{2} or {'a': {'b': 1}}"),
     ],
 )
 def test_a_prompt_is_a_column_a_template_or_a_chat(option: Any, content: str) -> None:
     assert make_prompt({"problem": "1+1"}, option, None)[-1] == {"role": "user", "content": content}
+
+
+@pytest.mark.parametrize("text", [r"in \boxed{problem}", r"in \frac{1}{problem}", r"\text*{problem}"])
+def test_a_column_in_braces_of_latex_is_refused(text: str) -> None:
+    with pytest.raises(OptionsError, match=r"and the rows have a column 'problem'") as refused:
+        make_prompt({"problem": "1+1"}, f"{{problem}} {text}", None)
+    assert "{{problem}}" in refused.value.remedy
 
 
 def test_a_column_may_have_the_chat_itself() -> None:
@@ -203,7 +214,27 @@ def test_a_saved_dataset_needs_one_of_its_splits(tmp_path: Path) -> None:
         read_rows(tmp_path, "test")
 
 
+def test_times_of_spark_are_those_that_were_written(tmp_path: Path) -> None:
+    times = [datetime(1500, 1, 1), datetime(9999, 12, 23, 23, 59, 59)]
+    table = pyarrow.table({"t": pyarrow.array(times, pyarrow.timestamp("us"))})
+    pyarrow.parquet.write_table(table, tmp_path / "q.parquet", use_deprecated_int96_timestamps=True)
+    assert [row["t"] for row in read_rows(tmp_path / "q.parquet")] == times
+
+
+def test_a_list_may_follow_many_blanks(tmp_path: Path) -> None:
+    (tmp_path / "q.json").write_text(" " * 1000 + '[{"n": 1}]')
+    assert read_rows(tmp_path / "q.json") == [{"n": 1}]
+
+
 def test_damaged_parquet_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "q.parquet").write_bytes(b"PAR1 nothing")
     with pytest.raises(OptionsError, match="cannot be read"):
         read_rows(tmp_path / "q.parquet")
+
+
+def test_a_question_of_parts_is_their_text() -> None:
+    parts = [{"type": "text", "text": "1 + 1"}, {"type": "text", "text": "= ?"}]
+    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+    chat = [{"role": "user", "content": parts}, call, {"role": "tool", "content": "2"}]
+    assert question_of(chat) == "1 + 1\n= ?"
+    assert [text_of(each) for each in make_prompt({"messages": chat}, None, None)] == ["1 + 1\n= ?", "", "2"]

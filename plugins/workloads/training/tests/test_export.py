@@ -29,6 +29,16 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
+def test_an_export_has_the_folders_beside_the_weights(folder: Path, tmp_path: Path) -> None:
+    kept = {"additional_chat_templates/tool_use.jinja", "code/model.py"}
+    for name in (*kept, ".cache/a.json", "onnx/model.onnx", "b.bin"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("x")
+    export(folder, {"a": torch.ones(2)}, tmp_path / "out")
+    found = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert found == {*kept, "config.json", "model.safetensors"}
+
+
 @pytest.mark.parametrize(
     ("task", "auto", "labels"),
     [

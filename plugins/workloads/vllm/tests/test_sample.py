@@ -190,6 +190,7 @@ def test_a_cancelled_call_frees_its_cache_and_another_goes_on(rollout: VLLMWorkl
         ([5], {}, "needs a seed"),
         ([5], {"seed": 1, "top_q": 0.5}, "no parameter 'top_q'.*top_p"),
         ([5], {"seed": 1, "top_p": 7.0}, "top_p must be in"),
+        ([5], {"seed": 1, "temperature": 0.002}, "with temperature 0.01, not 0.002; set temperature to 0.01"),
     ],
 )
 def test_a_call_that_cannot_be_answered_has_an_error(

@@ -80,8 +80,9 @@ class Node:
         job = JobConfig(
             LogicalGraph("node", calls, ()), dict.fromkeys(operators, settings.get("size", 1)), self.steps, True,
             snapshots=settings.get("snapshots", SnapshotPlan(enabled=True)), unrepeated=settings.get("stateful", ()),
-            name="node", job_id=self.job_id, seed=7, run_dir=str(self.run_dir), base=str(root), local=SHM, remote=SHM,
-            several_nodes=False, keys=keys, stateful=settings.get("stateful", ()), roles=roles,
+            name="node", job_id=self.job_id, seed=7, run_dir=str(self.run_dir), base=str(root),
+            transports={role: {"local": SHM} for role in roles}, remote="", keys=keys,
+            stateful=settings.get("stateful", ()), roles=roles,
             environments=dict.fromkeys(roles, environment), lease_s=settings.get("lease_s", 600.0),
         )  # fmt: skip
         self.config = AgentConfig("node0", "here", "127.0.0.1", job, settings.get("incarnation", 0))

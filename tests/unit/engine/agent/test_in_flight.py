@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rolemesh.api.batch import Batch, Shard, Shards
-from rolemesh.api.partition import Broadcast, Partial, Sharded, Split
+from rolemesh.api.partition import Balanced, Broadcast, Partial, Sharded, Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.routes import route
 from rolemesh_checkpoint import disk, in_flight
@@ -19,8 +19,9 @@ from rolemesh_checkpoint.send_log import SendLog
 from rolemesh_dataplane.codec import encode, flatten
 from rolemesh_dataplane.shm import SlotPool, aligned_size
 from rolemesh_durable.agent.persister import Persister
-from rolemesh_durable.protocol.rank.origin import OriginError
-from rolemesh_durable.rank.origin import OriginFiles
+from rolemesh_durable.protocol.delivery import delivery_of
+from rolemesh_durable.protocol.rank.origin_values import OriginError
+from rolemesh_durable.rank.origin_files import OriginFiles
 from rolemesh_runtime.values import combine, select
 
 P = 9
@@ -168,7 +169,12 @@ def joined(values):
     if isinstance(values[0], Batch):
         return np.concatenate([value["x"] for value in values]).tolist()
     if isinstance(values[0], Shards):
-        return np.concatenate([value["w"].data for value in values]).tolist()
+        whole = np.full(values[0]["w"].shape, np.nan)
+        for shard in (value["w"] for value in values):
+            whole[tuple(slice(at, at + n) for at, n in zip(shard.offsets, shard.data.shape, strict=True))] = shard.data
+        return whole.tolist()
+    if any(isinstance(held, list) for held in values[0].values()):
+        return [{name: [(s.offsets, s.data.tolist()) for s in held] for name, held in values[0].items()}]
     return [{name: array.tolist() for name, array in value.items()} for value in values][:1]
 
 
@@ -193,6 +199,11 @@ PAIRS = [
     (Broadcast(), Split()),
     (Sharded(), Sharded()),
     (Sharded(), Broadcast()),
+    (Sharded(), Sharded(dim=None)),
+    (Sharded(), Sharded(dim=1)),
+    (Broadcast(), Broadcast()),
+    (Split(), Balanced()),
+    (Broadcast(), Balanced()),
 ]
 
 
@@ -207,7 +218,7 @@ def test_any_number_of_consumers_gets_the_values_in_flight(persisted, src, dst, 
         assert list(values) == [P]
         found.append(values[P])
     wanted = received(src, m, dst, old)
-    if isinstance(dst, Broadcast):
+    if delivery_of(edge).held == Broadcast():
         assert len({str(joined([value])) for value in found}) == 1
         assert joined(found[:1]) == joined(wanted[:1])
     else:

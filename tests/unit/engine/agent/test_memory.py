@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.waiting import HANG_S, until
 
 from rolemesh_checkpoint.memory import MemorySnapshots, NoRoom
 from rolemesh_durable.agent.memory import NodeMemory
@@ -55,3 +56,18 @@ def test_nobody_is_accused_when_a_job_goes_back_to_the_disk(node: NodeMemory, tm
     node.started("work", 0, 4, 1)
     assert node.durable("work", 0, 4) == -1
     assert "emptied" in node.warning, "it cannot have started without what it starts from"
+
+
+def test_the_snapshot_for_which_all_ranks_wait_goes_to_disk_at_once(
+    node: NodeMemory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rolemesh_durable.agent.memory.PERSIST_S", 2 * HANG_S)
+    memory = MemorySnapshots(tmp_path, "work", 0)
+    node.started("work", 0, -1, 0)
+    for step in (8, 9):
+        memory.write(step, {"x": np.zeros(10)}, log=0, persist=True)
+        assert node.durable("work", 0, step) == step
+    until(lambda: [part.step for part in node.persisted(-1)] == [8], "the other one waits for the next look")
+    node.pause = 9
+    assert node.durable("work", 0, 9) == 9
+    until(lambda: [part.step for part in node.persisted(-1)] == [8, 9], "it is on disk")

@@ -14,7 +14,7 @@ from tests.waiting import HANG_S
 from rolemesh_durable.agent import parts
 from rolemesh_durable.extensions.agents import AGENT_PARTS
 from rolemesh_durable.protocol.agent.part import AgentPart
-from rolemesh_durable.protocol.part_messages import FromPart, ToPart
+from rolemesh_durable.protocol.extension_message import FromPart, Sealed, ToPart
 
 
 @pytest.mark.parametrize("removed", [None, *AGENT_PARTS], ids=lambda each: each.__name__ if each else "none")
@@ -31,7 +31,7 @@ def test_an_agent_runs_ranks_without_one_of_the_shipped_parts_and_with_a_strange
     assert told.calls[0] == "starting work/0"
     agent.deliver(ToPart.of(agent.epoch, Ask("alive")))
     answers = (message for message in iter(lambda: agent.sent.get(), None) if isinstance(message, FromPart))
-    assert next(answers) == FromPart.of(Answer("alive: yes"))
+    assert next(answers) == FromPart(Sealed.of(Answer("alive: yes")))
     os.kill(done.pid, signal.SIGKILL)
     agent.until(lambda report: "gone work/0/0" in report.part(Told).calls, "the end of the rank's process")
     agent.stop()

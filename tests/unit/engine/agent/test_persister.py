@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
 from pathlib import Path
 from zlib import crc32
 
 import numpy as np
 import pytest
+from tests.waiting import HANG_S
 
 from rolemesh.api.batch import Shard
 from rolemesh_checkpoint import disk
@@ -114,6 +116,27 @@ def test_snapshots_of_a_dead_rank_are_persisted_first(shm, run_dir, persister, u
         persister.died("trainer", 1)
     done = until(lambda: len(persister.results()) == 2 and persister.results())
     assert [each.rank for each in done] == [1, 0]
+
+
+def test_the_step_for_which_all_ranks_wait_overtakes_older_ones(shm, run_dir, until):
+    """And the thread says when it is on disk."""
+    said = threading.Semaphore(0)
+    persister = Persister(shm, run_dir, {"trainer": 2}, written=said.release)
+    for rank in range(2):
+        memory = MemorySnapshots(shm, "trainer", rank)
+        for step in (9, 19):
+            memory.write(step, state(step, rank), log=0, persist=True)
+        persister.want("trainer", rank, 9)
+    for rank in range(2):
+        assert persister.look("trainer", rank, first=19)
+    persister.start()
+    try:
+        for count in (2, 4):
+            assert said.acquire(timeout=HANG_S)
+            assert len(persister.results()) == count
+        assert [each.step for each in persister.results()] == [19, 19, 9, 9]
+    finally:
+        persister.close()
 
 
 def test_the_next_incarnation_of_an_agent_persists_pinned_snapshots(shm, run_dir, until):

@@ -18,7 +18,6 @@ from rolemesh_durable.protocol.agent.machine import AgentMachine
 from rolemesh_durable.protocol.agent.part import AgentPart, AgentProcess
 from rolemesh_durable.protocol.agent.reporting import Identity
 from rolemesh_durable.protocol.neighbours import Neighbours
-from rolemesh_durable.protocol.part_messages import unpacked
 from rolemesh_durable.protocol.refs import StartRef
 
 __all__ = ["Answer", "Ask", "FakeAgent", "Stranger", "Told"]
@@ -84,8 +83,8 @@ class FakeAgent:
     def sent(self, kind: type[Any]) -> Any:
         """The next message that a part sends to the master; it must be of this type. Waits for it."""
         event = self.events.get()
-        assert isinstance(event, ae.FromPart)
-        return unpacked(kind, event.message.data)
+        assert isinstance(event, m.FromPart)
+        return event.message.opened(kind)
 
     def _to_rank(self, ref: RankRef, message: m.AgentToRank) -> None:
         self.done.append(("to rank", ref, message))

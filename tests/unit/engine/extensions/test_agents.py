@@ -16,10 +16,10 @@ from rolemesh_durable.extensions.rehearsal.agent import AgentInjector
 from rolemesh_durable.extensions.rehearsal.messages import Inject
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as ae
+from rolemesh_durable.protocol.extension_message import FromPart, Sealed, ToPart
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master.extension import MasterExtension
 from rolemesh_durable.protocol.master.hooks import Handler
-from rolemesh_durable.protocol.part_messages import FromPart, ToPart
 from rolemesh_durable.protocol.refs import StartRef
 
 WORK = StartRef("work", 0, 4)
@@ -28,18 +28,18 @@ WORK = StartRef("work", 0, 4)
 def test_a_message_that_no_part_knows_is_dropped(tmp_path: Path) -> None:
     fake = FakeAgent(tmp_path)
     known = parts.Parts(fake.process, [Stranger])
-    known.handle(ToPart.of(1, Told(())))
+    known.handle(Sealed.of(Told(())))
     assert fake.events.empty()
-    known.handle(ToPart.of(1, Ask("here")))
+    known.handle(Sealed.of(Ask("here")))
     assert fake.sent(Answer) == Answer("here: yes")
 
 
 def test_the_message_of_an_older_master_reaches_no_part(tmp_path: Path) -> None:
     machine = FakeAgent(tmp_path).machine
     ask = ToPart.of(2, Ask("now"))
-    assert ae.ToPart(ask) in machine.handle(ae.FromMaster(ask), 1.0)
+    assert ask in machine.handle(ae.FromMaster(ask), 1.0)
     older = ToPart.of(1, Ask("then"))
-    assert not any(isinstance(effect, ae.ToPart) for effect in machine.handle(ae.FromMaster(older), 1.1))
+    assert not any(isinstance(effect, ToPart) for effect in machine.handle(ae.FromMaster(older), 1.1))
 
 
 class Asking(MasterExtension):
@@ -65,13 +65,15 @@ def test_the_master_repeats_the_commands_of_extensions_each_by_itself_until_they
     def parts_of(now: float) -> list[str]:
         effects = machine.handle(e.Tick(), now)
         return [
-            each.message.kind for each in effects if isinstance(each, e.ToAgent) and isinstance(each.message, ToPart)
+            each.message.message.name
+            for each in effects
+            if isinstance(each, e.ToAgent) and isinstance(each.message, ToPart)
         ]
 
     assert parts_of(9.1) == []
     assert parts_of(10.0) == ["stranger.ask", "rehearsal.inject"]
-    machine.handle(e.FromAgent("a0", FromPart.of(Stacks("work", 0, 0, "nobody has asked"))), 10.1)
-    machine.handle(e.FromAgent("a0", FromPart.of(Answer("yes"))), 10.1)
+    machine.handle(e.FromAgent("a0", FromPart(Sealed.of(Stacks("work", 0, 0, "nobody has asked")))), 10.1)
+    machine.handle(e.FromAgent("a0", FromPart(Sealed.of(Answer("yes")))), 10.1)
     assert machine.extension(Asking).answer == "yes"
     assert parts_of(11.0) == []
 

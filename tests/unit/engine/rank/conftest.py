@@ -262,7 +262,7 @@ class Fleet:
             Site(role, rank, node, 0, "127.0.0.1", str(self.sockets), str(self.shm), self.keys),
             transports={"shm": ShmTransport(None), "tcp": TcpTransport(None)},
             local="shm",
-            remote="tcp" if several else None,
+            remote="tcp" if several else "",
             on_control=control,
             agent_address=f"ipc://{self.sockets}/agent",
         )
@@ -293,7 +293,7 @@ class Fleet:
             control(m.Connect(tuple(peers), None))
             grouped = ctx.rendezvous is not None
             loop.begin(m.RankLaunch(role, rank, size, 0, 1, 0, collective=grouped), master)
-            while any(way.state.unheard for way in ports.ways):
+            while any(out_edge.state.unheard for out_edge in ports.out_edges):
                 endpoint.pump(HANG_S)
             outcome.seen = workload.seen
             outcome.finished = loop.run()

@@ -120,11 +120,11 @@ def test_retained_values_stay_until_their_step_is_committed_and_can_be_sent_agai
     graph, edge = flow
 
     def after(ports, endpoint):
-        way = ports.ways[0] if ports.ways else None
-        if way is None:
+        out_edge = ports.out_edges[0] if ports.out_edges else None
+        if out_edge is None:
             return None
         before = ports.kept_bytes
-        again = [(kept.step, bool(kept.item.slots)) for kept in way.state.ask(0, 1, 3, 2)]
+        again = [(kept.step, bool(kept.item.slots)) for kept in out_edge.state.ask(0, 1, 3, 2)]
         ports.commit(3)
         return before, again, ports.kept_bytes, endpoint.pool.free
 

@@ -9,7 +9,7 @@ from rolemesh.api.partition import Balanced, Broadcast, Split
 from rolemesh.api.port import LocalPort
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.api.workload import RankContext
-from rolemesh_durable.protocol.item_reports import settled
+from rolemesh_durable.protocol.metrics.item_reports import settled
 from rolemesh_inline.calls import ENGINE
 from rolemesh_inline.steps import InlineSteps
 from rolemesh_runtime.metrics import joined

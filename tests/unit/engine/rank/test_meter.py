@@ -38,7 +38,7 @@ def run(meter: Meter, *steps: int) -> None:
 def test_a_snapshot_in_the_middle_of_a_line_logs_the_begun_line(metered: tuple[Meter, Log]) -> None:
     meter, log = metered
     run(meter, 0, 1, 2, 3, 4, 5)
-    meter.boundary(5)
+    meter.log_lines(5)
     assert log.lines == [(3, 4, False), (5, 2, True)]
 
 
@@ -47,18 +47,18 @@ def test_a_line_that_the_master_ends_at_the_step_of_the_last_snapshot_is_logged_
 ) -> None:
     meter, log = metered
     run(meter, 0, 1)
-    meter.boundary(1)
+    meter.log_lines(1)
     meter.cut(((0, 4), (2, 1)))
     run(meter, 2)
-    meter.boundary(2)
+    meter.log_lines(2)
     assert log.lines == [(1, 2, True), (1, 2, False), (2, 1, False)]
 
 
 def test_a_complete_line_is_logged_once(metered: tuple[Meter, Log]) -> None:
     meter, log = metered
     run(meter, 0, 1, 2, 3)
-    meter.boundary(3)
+    meter.log_lines(3)
     run(meter, 4, 5)
-    meter.boundary(5)
-    meter.boundary(5)
+    meter.log_lines(5)
+    meter.log_lines(5)
     assert [line for line in log.lines if not line[2]] == [(3, 4, False)]

@@ -114,13 +114,13 @@ def test_a_restarted_producer_learns_the_known_state(start):
     port.release(3)
     b.mail.flush()
     a.drain()
-    assert a.ways[0].state.under_way == 0
+    assert a.out_edges[0].state.under_way == 0
 
 
 def test_a_rank_that_has_lost_its_log_goes_on_with_nothing_though_its_operator_catches_the_error(start):
     begin, wire = start
     a, _ = begin("a", 1), begin("b", 0, resume=3)
-    a.ways[0].void(2)
+    a.out_edges[0].void(2)
     with pytest.raises(LogLost, match="b/0 has used what was made at step 2"):
         wire()
     with pytest.raises(LogLost, match="b/0 has used what was made at step 2"):

@@ -12,7 +12,7 @@ from tests.unit.engine.rank.flows import STATEFUL
 
 from rolemesh.api.partition import Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
-from rolemesh_durable.protocol.owing import WAITED_S
+from rolemesh_durable.protocol.rank.owing import WAITED_S
 from rolemesh_durable.protocol.rank.page import BLOCKED
 from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 from rolemesh_durable.rank import shortage
@@ -147,8 +147,8 @@ def test_a_rank_waits_for_room_for_its_snapshot(village):
 
 def test_a_rank_fails_clearly_where_memory_stays_full(village, monkeypatch):
     monkeypatch.setattr(shortage, "PATIENCE_S", 0.3)
-    each = SnapshotPlan(enabled=True, every_s=0)
-    job = village(pair(), two(MB // 48, data=0.01), stateful=STATEFUL, steps=1000, snapshots=each)
+    never = SnapshotPlan(enabled=True, every=10_000)  # so that no slot is used again
+    job = village(pair(), two(MB // 48, data=0.01), stateful=STATEFUL, steps=1000, snapshots=never)
     with small(job.shm, 24):
         job.start()
         job.finished("data", 3)

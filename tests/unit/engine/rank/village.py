@@ -93,8 +93,9 @@ class Village:
         self.job = JobConfig(
             self.graph, self.sizes, self.steps, True, self.retention_bytes, self.snapshots,
             tuple(role for role in self.stateful if role not in self.repeats), name="restarts", job_id="j", seed=7,
-            run_dir=str(self.root), base=str(HERE), local=SHM, remote=TCP, several_nodes=bool(self.nodes),
-            keys=TransportKeys(*pairs), stateful=self.stateful,
+            run_dir=str(self.root), base=str(HERE), keys=TransportKeys(*pairs), stateful=self.stateful,
+            transports={role: {"local": SHM, "remote": TCP} for role in self.sizes},
+            remote="remote" if self.nodes else "",
         )  # fmt: skip
         self.context = zmq.Context()
         self.reports = self.context.socket(zmq.PULL)

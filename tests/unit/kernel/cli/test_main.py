@@ -1,6 +1,7 @@
 """The frame of the command line: verbs, exit codes, errors without a traceback."""
 
 import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 
@@ -25,6 +26,10 @@ def test_the_version_is_the_distributions(rolemesh: Rolemesh) -> None:
     from importlib.metadata import version
 
     assert rolemesh("--version").stdout.strip() == version("rolemesh")
+    for module in ("rolemesh", "rolemesh.cli"):
+        assert subprocess.check_output([sys.executable, "-m", module, "--version"], text=True).split() == [
+            version("rolemesh")
+        ]
 
 
 @pytest.mark.parametrize("verb", [name for name in verbs() if "." not in name and name != "launch"])
@@ -77,6 +82,15 @@ def test_a_full_disk_behind_stdout_is_exit_code_1_without_a_traceback(
     assert capsys.readouterr().err == (
         "error: the output cannot be written: No space left on device\n  → write it to a place that has room\n"
     )
+
+
+def test_closed_standard_streams_are_the_null_device() -> None:
+    code = (
+        "import os; from rolemesh.cli import main; main(['verbs']); print('text');"
+        "os._exit(sum(os.readlink(f'/proc/self/fd/{fd}') != os.devnull for fd in range(3)))"
+    )
+    closed = subprocess.run(["sh", "-c", 'exec "$0" -c "$1" <&- >&- 2>&-', sys.executable, code], check=False)
+    assert closed.returncode == 0
 
 
 def test_a_warning_is_printed_without_the_place_in_our_code(

@@ -8,7 +8,7 @@ from io import BytesIO, TextIOWrapper
 
 import pytest
 
-from rolemesh.cli.output import escape_what_streams_lack, print_json
+from rolemesh.cli.output import prepare_streams, print_json
 
 TEXT = "größer ✓ 😀 \udcff"
 
@@ -18,7 +18,7 @@ TEXT = "größer ✓ 😀 \udcff"
 def test_json_says_the_same_in_each_encoding(monkeypatch: pytest.MonkeyPatch, encoding: str, errors: str) -> None:
     stream = TextIOWrapper(BytesIO(), encoding, errors)
     monkeypatch.setattr(sys, "stdout", stream)
-    escape_what_streams_lack()
+    prepare_streams()
     print_json({"a": TEXT})
     stream.flush()
 
@@ -28,6 +28,6 @@ def test_json_says_the_same_in_each_encoding(monkeypatch: pytest.MonkeyPatch, en
 def test_an_error_handler_that_the_user_has_chosen_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = TextIOWrapper(BytesIO(), "ascii", "xmlcharrefreplace")
     monkeypatch.setattr(sys, "stdout", stream)
-    escape_what_streams_lack()
+    prepare_streams()
 
     assert stream.errors == "xmlcharrefreplace"

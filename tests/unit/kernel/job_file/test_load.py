@@ -9,6 +9,7 @@ import pytest
 
 from rolemesh.errors import JobFileError, Problems, RolemeshError
 from rolemesh.job_file import JobFile, JobSpec, load
+from rolemesh.job_file.places import parse_yaml
 
 JOB = """\
 name: test
@@ -234,10 +235,28 @@ def test_raw_has_the_defaults(job: Load) -> None:
 
 
 def test_yaml_words_have_the_meaning_of_yaml_1_2(job: Load) -> None:
-    text = JOB + "params: {a: on, b: 2026-01-01, c: 1e5, d: 0x10, e: yes, f: null, g: 1_000, h: 010}\n"
+    text = JOB + "params: {a: on, b: 2026-01-01, c: 1e5, d: 0x10, e: yes, f: null, g: 1_000, h: 010, i: 0o14}\n"
     assert job(text).spec.params == {
-        "a": "on", "b": "2026-01-01", "c": 1e5, "d": 16, "e": "yes", "f": None, "g": 1000, "h": "010",
+        "a": "on", "b": "2026-01-01", "c": 1e5, "d": 16, "e": "yes", "f": None, "g": 1000, "h": "010", "i": 12,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [".inf", ".Inf", "+.INF", "-.Inf", ".nan", ".NaN", ".NAN"])
+def test_numbers_that_are_none_have_the_names_of_yaml_1_2(text: str) -> None:
+    """https://yaml.org/spec/1.2.2/#1032-tag-resolution"""
+    ((found,), _) = parse_yaml(f"[{text}]", "job.yaml")
+    assert repr(found) == repr(float(text.replace(".", "")))
+
+
+def test_a_second_merge_key_is_a_duplicate(job: Load, tmp_path: Path) -> None:
+    text = JOB + "params: {<<: {a: 1}, <<: {a: 2}}\n"
+    assert only(job, tmp_path, text)[1].startswith("duplicate key '<<'")
+
+
+@pytest.mark.parametrize("keys", [("10", "1e1"), ("true", "True"), ("0o14", "12"), ("1", "true")])
+def test_keys_that_python_takes_for_equal_are_duplicates(job: Load, tmp_path: Path, keys: tuple[str, str]) -> None:
+    text = JOB + f"params: {{a: {{{keys[0]}: 1, {keys[1]}: 2}}}}\n"
+    assert only(job, tmp_path, text)[1].startswith(f"duplicate key {keys[1]!r}, first given on line 11")
 
 
 def test_anchors_and_merge_keys_keep_their_places(job: Load, tmp_path: Path) -> None:

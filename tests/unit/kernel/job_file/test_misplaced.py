@@ -31,8 +31,8 @@ def refused(*overrides: str, more: str = "", env: dict[str, str] | None = None) 
     [
         ("lease_s: 5", "lease_s", "engine: {options: {lease_s: 5}}"),
         ("state: sqlite", "state", "engine: {options: {state: sqlite}}"),
-        ("hang: {after_s: 5, stacks: false}", "hang", "engine: {options: {hang: {after_s: 5, stacks: false}}}"),
-        ("retention: {enabled: true}", "retention", "engine: {options: {retention: {enabled: true}}}"),
+        ("hang: {after_s: 5}", "hang", "engine: {options: {hang: {after_s: 5}}}"),
+        ("retention: {max_bytes: 9}", "retention", "engine: {options: {retention: {max_bytes: 9}}}"),
         (
             "edges: {each: {a.b -> c.d: tcp}}",
             "edges.each",

@@ -107,7 +107,7 @@ def test_every_other_text_stays_as_it_was_typed(text: str) -> None:
         ("steps=1_000", "steps", 1000),
         ("steps=null", "steps", None),
         ("engine.options.lease_s=1e2", "engine", {"lease_s": 100.0}),
-        ("engine.options.hang.stacks=false", "engine", {"hang": {"stacks": False}}),
+        ("engine.options.any.flag=false", "engine", {"any": {"flag": False}}),
         ("metrics={every: 5}", "metrics", None),
     ],
 )

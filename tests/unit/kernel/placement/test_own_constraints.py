@@ -13,7 +13,7 @@ from rolemesh.placement import Assignment, Constraint, Placed, PlanBuilder, Slot
 from rolemesh.placement.constraints import Ranks
 from rolemesh.placement.nodes import parse_nodes
 from rolemesh.placement.validation import ask, revive
-from rolemesh_durable.protocol.replan import replan
+from rolemesh_durable.protocol.master.replan import replan
 from rolemesh_pack import PackScheduler
 
 RACKS = parse_nodes("2x(cpu=4,label.rack=a),2x(cpu=4,label.rack=b)")

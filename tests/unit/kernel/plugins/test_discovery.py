@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from rolemesh.api.import_ref import find_module
+from rolemesh.cli import main
 from rolemesh.errors import PluginError
+from rolemesh.job.run import engine_named
 from rolemesh.kinds import kinds
 from rolemesh.kinds.offered import how_to_get, need, offered
+from rolemesh.plugins.defaults import default_engine
 from rolemesh.plugins.discovery import PluginRecord, discover, find, resolve
 
 Install = Callable[..., Path]
@@ -65,6 +68,23 @@ def test_two_distributions_with_one_name_are_both_kept_and_selecting_is_an_error
     assert caught.value.where == "job.yaml:5: roles.a.use"
     assert caught.value.what == "two distributions offer the workload 'same': one 1.0 and two 3.1"
     assert caught.value.remedy == "write 'one:same' or 'two:same', or uninstall one of them"
+
+
+def test_a_default_that_two_distributions_offer_stays_the_default_so_selecting_it_is_an_error(install: Install) -> None:
+    install("one", "1.0", {"engines": {"same": "a:B"}, "defaults": {"engines": "same"}})
+    install("two", "3.1", {"engines": {"same": "c:D"}})
+    records = discover(("engines",))
+    assert default_engine(records) == "same"
+    with pytest.raises(PluginError, match=r"two distributions offer the engine 'same': one 1\.0 and two 3\.1"):
+        engine_named(None)
+    assert find("engines", "two:same", records).target == "c:D"
+
+
+def test_a_verb_that_two_distributions_offer_names_both(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    install("one", "1.0", {"commands": {"same": "a:B"}})
+    install("two", "3.1", {"commands": {"same": "c:D"}})
+    assert main(["same"]) == 2
+    assert "two distributions offer the command 'same'" in capsys.readouterr().err
 
 
 def test_a_distributions_name_resolves_a_duplicate(install: Install) -> None:

@@ -1,5 +1,6 @@
 """From a job file to imported classes with checked options, each error with its line."""
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -47,9 +48,21 @@ def test_every_use_is_resolved(toy: object, basics: object, tmp_path: Path) -> N
     assert {path: used.record.name for path, used in selection.used_by_engine.items()} == {
         "transports.local": "shm",
         "transports.remote": "tcp",
+        "transports.weights": "delta",
     }
     names = [record.name for record in selection.records]
-    assert names == ["toy", "pack2", "pack", "standard", "shm", "tcp", "recorder"]
+    assert names == ["toy", "pack2", "pack", "standard", "shm", "tcp", "delta", "recorder"]
+
+
+def test_a_default_that_two_distributions_offer_is_refused_and_the_remedy_works(
+    toy: object, basics: object, install: Install, tmp_path: Path
+) -> None:
+    install("other", "1.0", {"schedulers": {"pack": "a:B"}})
+    [error] = errors(tmp_path, JOB)
+    assert error.what.startswith("two distributions offer the scheduler 'pack'")
+    [name] = {each for each in re.findall(r"'(\S+:pack)'", error.remedy or "") if not each.startswith("other:")}
+    selection = chosen(tmp_path, JOB.replace("{use: pack2}", f"[{{use: pack2}}, {{use: {name!r}}}]"))
+    assert [placed.record.name for placed in selection.placement] == ["pack2", "pack"]
 
 
 def test_only_selected_plugins_are_imported(

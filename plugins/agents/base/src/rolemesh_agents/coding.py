@@ -23,13 +23,20 @@ SYSTEM = (
     "You solve a task in a folder with a repository. Look at it and change it with the tools. "
     "When you are done, answer without calling a tool; tests then judge the files."
 )
+_CLEAR = (
+    'chmod u+rwx .; p={0}; while p=$(dirname -- "$p"); [ "$p" != . ] && [ "$p" != / ]; do '
+    '[ -d "$p" ] && chmod u+rwx -- "$p" || rm -f -- "$p"; done; chmod -R u+rwx -- {0} 2> /dev/null; rm -rf -- {0}'
+)
+"""Removes what is in the place of a file, and lets its owner write in the folders above it."""
 
 
 class CodingTask(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One line of the file of tasks.
 
     - `prompt`: the request to the model.
-    - `test`: the shell's command line that judges the files: with exit status 0 the task is solved.
+    - `test`: the shell's command line that judges the files: with exit status 0 the task is solved. A process that
+      imports code of the model may end with status 0 before it has tested anything (`os._exit(0)`). So let a hidden
+      file run that code in a process of its own, with ``python3 -I``, and compare what it prints.
     - `files`: the repository, or what is added to that of the image: texts by path.
     - `hidden`: files that only `test` needs, such as tests. They are written, over files of the model, when it is done.
     - `image`: the container image of the task's sandbox; "": that of the sandbox's options.
@@ -112,10 +119,15 @@ class CodingEpisode(ToolEpisode):
         return found or f"{path} has {len(text.splitlines())} lines now"
 
     def reward(self) -> Reward:
-        """Write the hidden files and run the test. 1 if its exit status is 0."""
-        self._write(self._task.hidden)
-        found = self._box.run(self._task.test)
-        return Reward(float(found.code == 0), success=found.code == 0)
+        """Write the hidden files and run the test. 1 if its exit status is 0.
+
+        What the model has put in the place of a hidden file is removed. If the file still cannot be written, as on a
+        folder that the model has filled, the task is not solved.
+        """
+        solved = False
+        if not any(self._put(path, text, clear=True) for path, text in self._task.hidden.items()):
+            solved = self._box.run(self._task.test).code == 0
+        return Reward(float(solved), success=solved)
 
     def snapshot(self) -> bytes:
         """See `Episode`. rolemesh stores the sandbox's folder."""
@@ -139,10 +151,13 @@ class CodingEpisode(ToolEpisode):
             if why := self._put(path, text):
                 raise AgentError(f"a file of the task cannot be written: {why}", where=path)
 
-    def _put(self, path: str, text: str) -> str:
-        """Write a file. Return why it cannot be written, or ""."""
+    def _put(self, path: str, text: str, *, clear: bool = False) -> str:
+        """Write a file; with `clear` also where the model forbids it, or has something else. Return why it cannot be
+        written, or "".
+        """
         place = shlex.quote(path)
-        found = self._box.run(f'mkdir -p -- "$(dirname -- {place})" && cat > {place}', stdin=text)
+        command = f'mkdir -p -- "$(dirname -- {place})" && cat > {place}'
+        found = self._box.run(f"{_CLEAR.format(place)}; {command}" if clear else command, stdin=text)
         return "" if found.code == 0 else found.output.strip() or f"ended by the limit of {found.ended}"
 
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field
 
 from rolemesh_agents import AgentError, Limits
 from rolemesh_sandbox_process import INSIDE, GuardedOptions, GuardedSandbox, Isolation
+from rolemesh_sandbox_process.client import PACKAGE
 
 __all__ = ["BubblewrapOptions", "BubblewrapSandbox", "arguments"]
 
@@ -83,6 +84,8 @@ def arguments(folder: str, limits: Limits, visible: Sequence[str]) -> list[str]:
             found += ["--ro-bind-try", path, path]
     for name in (*_SETTINGS, *(_NETWORK if limits.network else ())):
         found += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    if not limits.network:
+        found += ["--ro-bind", f"{PACKAGE}/rolemesh_sandbox_process/guard/hosts", "/etc/hosts"]
     found += [
         "--proc",
         "/proc",

@@ -6,7 +6,8 @@ import io
 import os
 import stat
 import tarfile
-from collections.abc import Iterator
+from bisect import bisect
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,26 +17,31 @@ from rolemesh_sandbox_process.guard.emptying import empty
 __all__ = ["pack", "unpack"]
 
 TIME = 946_684_800
-"""The time of change of all files, in seconds: the beginning of the year 2000. Zip archives cannot have zero."""
+"""The first time of change, in seconds: the beginning of the year 2000. Zip archives cannot have zero."""
 _BLOCK = 4096
 _KINDS = (stat.S_ISREG, stat.S_ISDIR, stat.S_ISLNK, stat.S_ISFIFO)
 
 
-def pack(folder: Path, limit_mb: float) -> bytes:
+def pack(folder: Path, limit_mb: float, begun: Sequence[int] = ()) -> bytes:
     """Return the content of `folder`, in the order of names. It has files (holes and blocks of zeros need no space),
     folders, symbolic links as they are, hard links between files of the folder, and named pipes. It leaves out sockets
-    and devices. Owners and times are fixed, and setuid bits removed.
+    and devices. Owners are fixed, and setuid bits removed.
+
+    `begun` has the times in ns at which commands began. All files that one command has changed get one time, later than
+    those of earlier commands. So ``make`` builds the same as before, and the clock does not change the archive.
 
     Raises `AgentError` if the archive would have more than `limit_mb` times 10^6 bytes of files.
     """
     out, first = io.BytesIO(), dict[tuple[int, int], str]()
     limit = int(limit_mb * 1e6)
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT, encoding="utf-8") as tar:
-        for name, path, about in _entries(str(folder)):
+        found = list(_entries(str(folder)))
+        times = _Times([about.st_mtime_ns for _, _, about in found], begun)
+        for name, path, about in found:
             if out.tell() > 2 * limit:
                 what = f"the folder of the sandbox has more than {limit_mb:g} MB"
                 raise AgentError(what, where=str(folder), remedy="raise disk_mb in the limits of the sandbox")
-            info = _info(name, path, about)
+            info = _info(name, path, about, times.of(about.st_mtime_ns))
             key = (about.st_dev, about.st_ino)
             if stat.S_ISREG(about.st_mode) and about.st_nlink > 1 and key in first:
                 info.type, info.linkname = tarfile.LNKTYPE, first[key]
@@ -63,8 +69,24 @@ def unpack(state: bytes, folder: Path) -> None:
             path = folder / info.name
             if not info.issym():
                 os.chmod(path, info.mode)
-            os.utime(path, (TIME, TIME), follow_symlinks=False)
+            os.utime(path, (info.mtime, info.mtime), follow_symlinks=False)
     os.utime(folder, (TIME, TIME))
+
+
+class _Times:
+    """The times of change in an archive: the order of what commands have changed."""
+
+    def __init__(self, found: Sequence[int], begun: Sequence[int]) -> None:
+        self._begun = begun
+        self._ranks = {time: rank for rank, time in enumerate(sorted({self._began(each) for each in found}))}
+
+    def of(self, time: int) -> int:
+        """Return the seconds for a time of change in ns."""
+        return TIME + self._ranks[self._began(time)]
+
+    def _began(self, time: int) -> int:
+        position = bisect(self._begun, time)
+        return self._begun[position - 1] if position else time
 
 
 def _entries(folder: str) -> Iterator[tuple[str, str, os.stat_result]]:
@@ -81,9 +103,9 @@ def _entries(folder: str) -> Iterator[tuple[str, str, os.stat_result]]:
             pending += [(f"{name}/{each}" if name else each, f"{path}/{each}") for each in found]
 
 
-def _info(name: str, path: str, about: os.stat_result) -> tarfile.TarInfo:
+def _info(name: str, path: str, about: os.stat_result, time: int) -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
-    info.mode, info.mtime = about.st_mode & 0o777, TIME
+    info.mode, info.mtime = about.st_mode & 0o777, time
     if stat.S_ISDIR(about.st_mode):
         info.type = tarfile.DIRTYPE
     elif stat.S_ISLNK(about.st_mode):

@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 import threading
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ __all__ = ["HELP", "GuardedOptions", "GuardedSandbox", "Isolation"]
 HELP = "allow namespaces (sysctl kernel.unprivileged_userns_clone=1, docker --security-opt seccomp=unconfined …)"
 _OWN = ("/", "/dev", "/proc", "/run", "/tmp", "/tmp/sandbox")
 _PATH = "/usr/local/bin:/usr/bin:/bin"
+_COARSE_CLOCK = 5
+"""CLOCK_REALTIME_COARSE of Linux, for which Python has no name."""
 
 
 class GuardedOptions(BaseModel, extra="forbid"):
@@ -80,6 +83,8 @@ class GuardedSandbox(Sandbox):
         self._used_cells = False
         self._shown: tuple[str, ...] = ()
         self._limits = Limits()
+        self._begun: list[int] = []
+        """The times in ns at which the folder was opened or restored, and at which commands began."""
         self._changing = threading.Lock()
         """Held by `close`, and while a guard starts: a client allows `close` in another thread."""
 
@@ -91,7 +96,7 @@ class GuardedSandbox(Sandbox):
         """See `Sandbox`."""
         found, self._limits = self.isolation(folder, limits), limits
         self._unenforced = found.unenforced
-        self._setup = self.setup(folder, limits, found)
+        self._setup, self._begun = self.setup(folder, limits, found), [_now()]
 
     def refusal(self, folder: Path, limits: Limits, isolation: Isolation) -> str:
         """Return why a command cannot start in this way here, or an empty text. Each process tries it once."""
@@ -184,6 +189,7 @@ class GuardedSandbox(Sandbox):
         setup = self._client_setup(port)
         setup["env"] = {**setup["env"], **env}
         request = {"client": list(command), "stdin": stdin, "seconds": self._limits.seconds}
+        self._begun.append(_next_tick())
         guard = self._guard("client", setup)
         try:
             found = guard.ask_client(request, on_listen)
@@ -217,13 +223,14 @@ class GuardedSandbox(Sandbox):
         if self._used_cells:
             return None
         try:
-            return pack(Path(self._setup["folder"]), self._setup["limits"]["disk_mb"])
+            return pack(Path(self._setup["folder"]), self._setup["limits"]["disk_mb"], self._begun)
         except OSError as error:
             raise AgentError(f"the folder of the sandbox cannot be stored: {error}") from error
 
     def restore(self, state: bytes) -> None:
         """See `Sandbox`."""
         unpack(state, Path(self._setup["folder"]))
+        self._begun = [_now()]
 
     def unenforced(self) -> Sequence[str]:
         """See `Sandbox`."""
@@ -245,6 +252,7 @@ class GuardedSandbox(Sandbox):
     def _ask(self, which: str, request: dict[str, Any], seconds: float | None) -> Result:
         guard = self._guard(which, self._open_setup())
         limit = self._limits.seconds
+        self._begun.append(_next_tick())
         try:
             return self._result(guard.ask({**request, "seconds": min(seconds or limit, limit)}))
         except SandboxLostError:
@@ -268,6 +276,19 @@ class GuardedSandbox(Sandbox):
             where = f"folder {self._setup.get('folder', 'closed')}"
             raise AgentError(f"the sandbox cannot start commands: {error}", where=where)
         return Result(**found)
+
+
+def _now() -> int:
+    """Return the time that Linux writes on a file that changes now, in ns."""
+    return time.clock_gettime_ns(_COARSE_CLOCK)
+
+
+def _next_tick() -> int:
+    """Wait until files get another time of change than before, at most some milliseconds. Return it, in ns."""
+    before = _now()
+    while (now := _now()) == before:
+        time.sleep(0.0005)
+    return now
 
 
 def _visible(path: Path) -> str:

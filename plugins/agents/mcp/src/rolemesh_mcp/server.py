@@ -178,13 +178,20 @@ def _cause(error: BaseException) -> str:
 
 
 async def _tools(client: Any) -> tuple[Any, ...]:
-    found: list[Any] = []
-    cursor = None
+    """Return the tools of all pages, in the order of their names.
+
+    Some servers end with an empty cursor, or send one page again and again: a page whose cursor has come before is the
+    last one.
+    """
+    found: dict[str, Any] = {}
+    cursor, seen = None, set[str]()
     while True:
         page = await client.list_tools(cursor=cursor)
-        found += page.tools
-        if (cursor := page.next_cursor) is None:
-            return tuple(sorted(found, key=lambda tool: str(tool.name)))
+        found |= {str(tool.name): tool for tool in page.tools}
+        cursor = page.next_cursor
+        if not cursor or cursor in seen:
+            return tuple(found[name] for name in sorted(found))
+        seen.add(cursor)
 
 
 def described(tool: Any, repeatable: Callable[[Any], bool]) -> Tool:

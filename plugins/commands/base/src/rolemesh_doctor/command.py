@@ -131,7 +131,7 @@ def _examine(record: PluginRecord) -> list[Finding]:
 
 
 def _lines(found: list[Finding]) -> Iterator[str]:
-    colours = {"warning": "\033[33m", "error": "\033[1;31m"} if sys.stdout is not None and sys.stdout.isatty() else {}
+    colours = {"warning": "\033[33m", "error": "\033[1;31m"} if sys.stdout.isatty() else {}
     width = max(len(each.name) for each in found)
     for each in found:
         colour = colours.get(each.status, "")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -110,7 +111,7 @@ def new(
         raise PluginError(what, kind="missing", remedy=nearest(kind, [*JOBS, *KINDS]))
     _refuse(kind, "a plugin", {each for each, value in of_jobs.items() if value is not None})
     folder = into / f"rolemesh-{name}"
-    _check(dict.fromkeys(QUESTIONS, "x") | {"email": "x@x"} | given)
+    _check(dict.fromkeys(QUESTIONS, "x") | {"email": "x@example.com"} | given)
     if taken := _taken(name):
         raise PluginError(f"{name!r} {taken}", where="name", remedy=f"choose another, for example 'my-{name}'")
     if folder.exists():
@@ -118,7 +119,7 @@ def new(
         raise RolemeshError("there is such a folder already", where=str(folder), remedy=remedy)
     defaults = {**DEFAULTS, "description": DEFAULTS["_kinds"][kind]["description"]}
     answers = {each: given.get(each) or _from_git(each) or defaults[each] for each in QUESTIONS}
-    if sys.stdin is not None and sys.stdin.isatty() and not as_json:
+    if sys.stdin.isatty() and not as_json:
         for each in (each for each in QUESTIONS if each not in given):
             answers[each] = typer.prompt(DEFAULTS["__prompts__"][each], default=answers[each])
     _check(answers)
@@ -166,7 +167,11 @@ def _taken(name: str) -> str:
         _, _, plugin = point.name.rpartition(".")
         offers = point.value if point.group == OFFERED else point.dist.name if point.dist else ""
         taken |= {plugin, normalized(offers.partition(":")[0]).removeprefix("rolemesh-")}
-    return "is a plugin that rolemesh has already" if name in taken else ""
+    if name in taken:
+        return "is a plugin that rolemesh has already"
+    with suppress(PackageNotFoundError):
+        return f"would replace {distribution(f'rolemesh-{name}').name}, which is installed"
+    return ""
 
 
 def _from_git(answer: str) -> str:

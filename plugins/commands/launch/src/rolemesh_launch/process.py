@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -14,11 +15,12 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from rolemesh_processes.ending import awaited, end_program, flush_files
 from rolemesh_processes.guard import MARKER
 
-__all__ = ["after_import", "as_python_ends", "as_python_starts", "begin_import_path"]
+__all__ = ["after_import", "as_python_ends", "as_python_starts", "become_main", "begin_import_path"]
 
 FAILED_END_S = 30.0
 """Maximum seconds for the end of a failed script; the same as torchrun's limit for its workers."""
@@ -50,6 +52,7 @@ def as_python_starts(folder: str | os.PathLike[str]) -> None:
         sys.meta_path[:] = [each for each in sys.meta_path if not each.__module__.startswith("rolemesh.")]
         signal.signal(signal.SIGTERM, signal.SIG_IGN if _ignores(os.getppid(), signal.SIGTERM) else signal.SIG_DFL)
     sys.breakpointhook = sys.__breakpointhook__
+    random.seed()
     if (torch := sys.modules.get("torch")) is not None:
         torch.seed()
     if (numpy := sys.modules.get("numpy")) is not None:
@@ -71,6 +74,21 @@ def begin_import_path(folder: str) -> None:
         own -= set(subprocess.run(tell, capture_output=True, text=True, check=True).stdout.split())
         for name in [name for name in sys.modules if name.partition(".")[0] in own]:
             del sys.modules[name]
+
+
+class _SpawnedMain(ModuleType):
+    """The main module under the name that it has in spawned processes of `multiprocessing`, which send back objects of
+    its classes. It keeps no object of the script alive."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.modules["__main__"], name)
+
+
+def become_main(module: ModuleType) -> None:
+    """Make `module` the main module."""
+    sys.modules["__main__"] = module
+    if "__mp_main__" in sys.modules:  # multiprocessing was imported before
+        sys.modules["__mp_main__"] = _SpawnedMain("__mp_main__")
 
 
 def _ignores(pid: int, number: signal.Signals) -> bool:

@@ -7,6 +7,7 @@ its handlers run in its own code only.
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import importlib.machinery
 import os
@@ -27,7 +28,7 @@ from typing import Any, Literal, NoReturn, TypeAlias
 from greenlet import getcurrent, greenlet
 
 from rolemesh.errors import RolemeshError
-from rolemesh_launch.process import as_python_ends, begin_import_path
+from rolemesh_launch.process import as_python_ends, become_main, begin_import_path
 from rolemesh_launch.signals import STOPPING, Held
 from rolemesh_processes.signals import REPLACED, handle_unless_ignored, pass_over
 
@@ -49,12 +50,15 @@ class ProgramExit(RolemeshError):
 class Program:
     """A script, which continues with `go` until it calls `pause` or ends."""
 
-    def __init__(self, target: str, how: How, arguments: Sequence[str]) -> None:
-        """`target` is a path, the name of a module, or an executable."""
+    def __init__(
+        self, target: str, how: How, arguments: Sequence[str], *, before_end: Callable[[], object] = bool
+    ) -> None:
+        """`target` is a path, the name of a module, or an executable. `before_end` runs while the script could still
+        import anything."""
         self._main: Callable[[], None] = {"path": self._path, "module": self._module, "executable": self._executable}[
             how
         ]
-        self._target, self._how, self._arguments = target, how, list(arguments)
+        self._target, self._how, self._arguments, self._before_end = target, how, list(arguments), before_end
         self._greenlet = greenlet(self._run)
         self._held = Held()
         self._pid, self._thread, self._code = os.getpid(), threading.get_ident(), 0
@@ -77,6 +81,7 @@ class Program:
                 self._greenlet.switch()
             if self.left:
                 self._away.set()
+                atexit._clear()
                 _raise_for(self._code, "what it became by exec")
         finally:
             if self.ended:
@@ -120,6 +125,8 @@ class Program:
     def _run(self) -> None:
         self._stay()
         code, failure = self._result()
+        if failure is None and not self.forked:
+            self._before_end()
         if self._how != "executable":
             as_python_ends("" if failure is None else "".join(traceback.format_exception(failure)))
         if self.forked:  # a child that came to the script's end: the rank's connections are not its own
@@ -198,7 +205,12 @@ class Program:
         main.__dict__.update(__file__=path, __cached__=None)
         main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
         # As CPython does it: an absolute path, and none of this file's own flags, such as its annotations.
-        exec(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True), main.__dict__)
+        with open(path, "rb") as file:
+            code = pkgutil.read_code(file)
+            if code is None:  # it is not compiled
+                file.seek(0)
+                code = compile(file.read(), path, "exec", dont_inherit=True)
+        exec(code, main.__dict__)
 
     def _module(self) -> None:
         self._begin("-m", self._target)
@@ -209,7 +221,8 @@ class Program:
         """Set `sys.argv`, `sys.orig_argv` and ``__main__`` as ``python -u COMMAND ARGUMENTS`` has them."""
         sys.argv = [command[0], *self._arguments]
         sys.orig_argv = [sys.executable, "-u", *command, *self._arguments]
-        sys.modules["__main__"] = main = ModuleType("__main__")
+        main = ModuleType("__main__")
+        become_main(main)
         main.__dict__.update(__builtins__=builtins, __annotations__={})
         return main
 

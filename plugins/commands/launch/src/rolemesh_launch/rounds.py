@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-__all__ = ["ROUND_S", "Counter", "Rounds"]
+__all__ = ["ROUND_S", "Alone", "Counter", "Rounds"]
 
 ROUND_S = 0.25
 """Minimum seconds of a round."""
@@ -23,6 +23,22 @@ class Counter(Protocol):
 
     def add(self, key: str, amount: int, /) -> int:
         """Add to the number under `key`, which starts at 0. Return the sum."""
+
+    def delete_key(self, key: str, /) -> bool:
+        """Forget a number. Return whether there was one."""
+
+
+class Alone(dict[str, int]):
+    """The store of a rank that is the only one."""
+
+    def add(self, key: str, amount: int, /) -> int:
+        """See `Counter.add`."""
+        self[key] = self.get(key, 0) + amount
+        return self[key]
+
+    def delete_key(self, key: str, /) -> bool:
+        """See `Counter.delete_key`."""
+        return self.pop(key, None) is not None
 
 
 class Rounds:
@@ -60,6 +76,7 @@ class Rounds:
 
     def next(self) -> None:
         """End this rank's round."""
+        self._counter.delete_key(f"round {self._round - 1}")  # all ranks have ended it
         self._round, self._arrived = self._round + 1, False
         self._begun = time.monotonic()
 

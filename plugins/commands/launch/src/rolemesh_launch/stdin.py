@@ -54,6 +54,7 @@ def take(folder: str) -> None:
     raw = io.FileIO(0, closefd=False)
     raw.name = before.name
     sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.BufferedReader(raw), before.encoding, before.errors)  # type: ignore[misc]
+    sys.stdin.mode = "r"  # type: ignore[misc]
 
 
 @contextmanager

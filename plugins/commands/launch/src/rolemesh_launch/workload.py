@@ -25,7 +25,7 @@ from rolemesh_launch.environment import Worker, variables
 from rolemesh_launch.flags import BYTES
 from rolemesh_launch.process import after_import, as_python_starts
 from rolemesh_launch.program import Program, trim
-from rolemesh_launch.rounds import LOOK_S, Rounds
+from rolemesh_launch.rounds import LOOK_S, Alone, Rounds
 from rolemesh_launch.states import Blocks, generators, set_generators
 from rolemesh_launch.stdin import take
 from rolemesh_processes.guard import MARKER
@@ -33,12 +33,29 @@ from rolemesh_processes.loopback import loopback
 from rolemesh_processes.output import part_errors
 
 if TYPE_CHECKING:
+    from torch.distributed import TCPStore
+
     from rolemesh.job.prepared import CheckedJob
 
 __all__ = ["Script", "ScriptOptions"]
 
 MEET_S = 300.0
 POLL_S = 0.05
+
+
+def _use_all_processors() -> None:
+    """Give libraries that the rank has loaded with one thread as many as they would take in a new process."""
+    count = len(os.sched_getaffinity(0))
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(count)
+    if "numpy" in sys.modules:
+        before = os.environ.copy()
+        from threadpoolctl import threadpool_limits  # it sets a variable
+
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        threads = before.get("OPENBLAS_NUM_THREADS", "")
+        threadpool_limits(int(threads) if threads.isdecimal() and int(threads) else count, "blas")
 
 
 class ScriptOptions(BaseModel, extra="forbid"):
@@ -120,6 +137,7 @@ class Script(Workload):
         self._objects: Mapping[str, tracking.Stateful] | None = None
         self._left: State = Gathered()
         self._done, self._blocks, self._over = 0, Blocks(), False
+        self._store: TCPStore | None = None
         os.chdir(Path(ctx.base, options.folder or "."))
         if at is None:
             host = loopback()
@@ -134,6 +152,9 @@ class Script(Workload):
         )  # fmt: skip
         os.environ.update(variables(worker))
         self._see_devices()
+        if options.threads:
+            for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # those of the rank
+                os.environ.pop(name, None)
         for name, value in options.environment.items():
             if name == "CUDA_VISIBLE_DEVICES" and ctx.gpus:
                 continue  # the devices of the plan
@@ -142,33 +163,41 @@ class Script(Workload):
             os.environ["PWD"] = os.getcwd()
         tempfile.tempdir = None
         if options.threads:
-            for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-                os.environ.pop(name, None)
-            if "torch" in sys.modules:
-                sys.modules["torch"].set_num_threads(max(1, len(os.sched_getaffinity(0))))
-        self._program = Program(options.target, options.how, self._arguments(options.arguments))
+            _use_all_processors()
+        # The end of a program leaves no thread pools, without which torch cannot be imported.
+        self._program = Program(
+            options.target, options.how, self._arguments(options.arguments), before_end=lambda: self._rounds
+        )
         # Torch reads variables when it is imported, which the script may do after it has set them.
         after_import("torch.optim.optimizer", lambda module: module.register_optimizer_step_post_hook(self._stepped))
         if ctx.rank == 0 or "torch" in sys.modules:
-            after_import("torch.distributed.rendezvous", lambda module: self._rounds)
+            after_import("torch.distributed.rendezvous", lambda module: self._open_store())
+
+    def _open_store(self) -> TCPStore:
+        """Open the store of all ranks, once torch is imported. The script's process group uses it, too."""
+        from torch.distributed import TCPStore
+
+        if self._store is None:
+            ctx, at = self._ctx, self._at
+            self._store = TCPStore(
+                at.address,
+                at.port,
+                world_size=ctx.world_size,
+                is_master=ctx.rank == 0,
+                timeout=timedelta(seconds=MEET_S),
+                wait_for_workers=False,
+                master_listen_fd=at.listen_fd,
+            )
+        return self._store
 
     @cached_property
     def _rounds(self) -> Rounds:
-        """Return the rounds of all ranks. They are created after torch is imported, and the script's process group uses
-        the same store."""
-        from torch.distributed import PrefixStore, TCPStore
+        """The rounds of all ranks. A rank alone needs no torch."""
+        if self._ctx.world_size == 1:
+            return Rounds(Alone(), 1)
+        from torch.distributed import PrefixStore
 
-        ctx, at = self._ctx, self._at
-        store = TCPStore(
-            at.address,
-            at.port,
-            world_size=ctx.world_size,
-            is_master=ctx.rank == 0,
-            timeout=timedelta(seconds=MEET_S),
-            wait_for_workers=False,
-            master_listen_fd=at.listen_fd,
-        )
-        return Rounds(PrefixStore("rolemesh", store), ctx.world_size)
+        return Rounds(PrefixStore("rolemesh", self._open_store()), self._ctx.world_size)
 
     def _arguments(self, arguments: Sequence[str]) -> list[str]:
         """Return the arguments with the macro ``${local_rank}`` and those of `plain` replaced. Like torchrun, this also
@@ -205,9 +234,9 @@ class Script(Workload):
                 trim(error)
                 raise
             if program.ended:
-                self._over = True
+                self._over, rounds = True, self._rounds
                 with suppress(RuntimeError):  # rank 0 has ended: see `_wait_for_others`
-                    self._rounds.end()
+                    rounds.end()
         ctx.count(optimizer_steps=self._steps - self._counted)
         self._counted = self._steps
         if self._over:

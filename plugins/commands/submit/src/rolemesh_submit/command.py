@@ -32,6 +32,8 @@ RUNS_IN_PODS = "/runs"
 TIME = re.compile(
     r"(?:(?P<d>\d+)-(?P<h>\d+)(?::(?P<m>\d+)(?::(?P<s>\d+))?)?|(?P<min>\d+)|(?P<ms>\d+:\d+)|(?P<hms>\d+:\d+:\d+))"
 )
+UNLIMITED = "UNLIMITED", "INFINITE", "-1"
+"""Times without a limit, as Slurm reads them, in any case (`time_str2mins` of its sources)."""
 PLACEHOLDER = "secret"
 
 
@@ -225,7 +227,9 @@ def _places(to: Target, prepared: Prepared, runs_dir: str | None, job_dir: str |
 
 
 def _seconds(text: str) -> int:
-    """Return the seconds of a time in sbatch's form: minutes, m:s, h:m:s, d-h, d-h:m, d-h:m:s."""
+    """Return the seconds of a time in sbatch's form: minutes, m:s, h:m:s, d-h, d-h:m, d-h:m:s. 0: no limit."""
+    if text.upper() in UNLIMITED:
+        return 0
     match = TIME.fullmatch(text)
     if match is None:
         what = f"--time {text!r} is not a time"

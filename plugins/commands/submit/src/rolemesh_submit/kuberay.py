@@ -6,6 +6,7 @@ import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -106,9 +107,15 @@ def secret_commands(submission: Submission, pods: Pods) -> list[str]:
 
 
 def resource_name(job: str) -> str:
-    """Return a job's name in the form of Kubernetes: ``GRPO_v2`` becomes ``grpo-v2``."""
+    """Return a job's name in the form of Kubernetes. If it is another one, six digits of a hash keep two jobs apart, as
+    in ``grpo-v2-366854`` for ``GRPO_v2``.
+    """
     name = re.sub(r"[^a-z0-9-]+", "-", job.lower())
-    return ("" if name[0].isalpha() else "job-") + name[: LONGEST_NAME - 4].rstrip("-")
+    name = ("" if name[0].isalpha() else "job-") + name
+    if name == job and len(job) <= LONGEST_NAME and job[-1] != "-":
+        return name
+    digest = sha256(job.encode()).hexdigest()[:6]
+    return f"{name[: LONGEST_NAME - 7].rstrip('-')}-{digest}"
 
 
 def entrypoint(submission: Submission) -> str:

@@ -34,6 +34,9 @@ folder=$(mktemp -d "/tmp/ray-$SLURM_JOB_ID.XXXXXX")
 sleep infinity &
 probe=$!
 children=("$probe")
+# The number of a task may be that of its whole array.
+own=${{SLURM_ARRAY_JOB_ID:+${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID}}
+own=${{own:-$SLURM_JOB_ID}}
 head="" step="" job="" drained="" cancelled=""
 
 finish() {{
@@ -46,7 +49,7 @@ finish() {{
   for child in "${{children[@]}}"; do kill -TERM "$child" 2>/dev/null || true; done
   if [ -n "$step" ]; then
     # A signal to srun would kill its tasks before they have cleaned up.
-    scancel --signal=TERM "$SLURM_JOB_ID.0" 2>/dev/null || true
+    scancel --signal=TERM "$own.0" 2>/dev/null || true
     for _ in {{1..100}}; do kill -0 "$step" 2>/dev/null || break; sleep 0.1 || true; done
     kill -TERM "$step" 2>/dev/null || true
   fi
@@ -121,7 +124,7 @@ while [ -n "$noticed" ]; do
 done
 all_steps='import json, sys; told = json.load(open(sys.argv[1])); sys.exit(told["committed_steps"] != told["steps"])'
 if [ -n "$drained" ] && [ "$code" -eq 0 ] && ! python3 -c "$all_steps" "$ROLEMESH_RUNS/$name/result.json"; then
-  echo "the job has ended before its last step; to continue it: scontrol requeue $SLURM_JOB_ID" >&2
+  echo "the job has ended before its last step; to continue it: scontrol requeue $own" >&2
   code=130
 fi
 exit "$code"

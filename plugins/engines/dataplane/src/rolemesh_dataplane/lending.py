@@ -7,9 +7,8 @@ address, with the same content. So nobody writes to a slot that a consumer may s
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Protocol, TypeVar
 from weakref import finalize
@@ -34,7 +33,7 @@ class Sent(Protocol):
         """Number of steps that some consumer has not released."""
 
 
-class Way(Protocol):
+class OutEdge(Protocol):
     """An edge out of a rank."""
 
     @property
@@ -89,11 +88,7 @@ class Lender:
     def region(self, size: int) -> Bytes:
         """Return `size` new bytes, which live as long as an array on them. Raises `NoSharedMemory`."""
         slot = self._pool.acquire(size, wait=False)
-        fd = os.open(self._pool.directory / slot.name, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            found = map_shared(fd, size, writable=True)
-        finally:
-            os.close(fd)
+        found = self._opened(slot, lambda fd: map_shared(fd, size, writable=True))
         region = Region(found.__array_interface__["data"][0], size, slot)
         self._regions.append(region)
         self._addresses.add(found, region)
@@ -131,31 +126,39 @@ class Lender:
         finally:
             self.shown += shown
 
-    def idle(self, ways: Iterable[Way]) -> None:
+    def idle(self, out_edges: Iterable[OutEdge]) -> None:
         """Use the time of a rank that waits: do what `take_back` will do, as far as there is memory for it, and tidy
-        the reader. Leave regions alone that a consumer on one of the rank's `ways` may be reading."""
+        the reader. Leave regions alone that a consumer on one of the rank's `out_edges` may be reading."""
         if self._reader is not None and self._reader.lent:
             self._reader.tidy()
-        if self.shown and not any(way.state.under_way for way in ways):
+        if self.shown and not any(out_edge.state.under_way for out_edge in out_edges):
             with suppress(NoSharedMemory):
                 while self.shown:
                     self._take_back(self.shown[-1], wait=False)
                     self.shown.pop()
 
     def _take_back(self, region: Region, *, wait: bool) -> None:
-        if region.slot.users > 1 or self._pool.links(region.slot) > 1:
-            self._move(region, self._pool.acquire(region.size, wait=wait))
-
-    def _move(self, region: Region, new: ValueSlot) -> None:
         old = region.slot
-        np.copyto(self._pool.map(new)[: region.size], self._pool.map(old)[: region.size])
-        fd = os.open(self._pool.directory / new.name, os.O_RDWR | os.O_CLOEXEC)
-        try:
+        if old.users <= 1 and self._pool.links(old) <= 1:
+            return
+        new = self._pool.acquire(region.size, wait=wait)
+
+        def move(fd: int) -> None:
+            np.copyto(self._pool.map(new)[: region.size], self._pool.map(old)[: region.size])
             remap(region.address, fd, region.size)
-        finally:
-            os.close(fd)
+
+        self._opened(new, move)
         region.slot = new
         self._pool.release(old)
+
+    def _opened(self, slot: ValueSlot, use: Callable[[int], T]) -> T:
+        """Return what `use` makes of the file of a new slot. Release the slot if it fails."""
+        try:
+            with (self._pool.directory / slot.name).open("r+b", buffering=0) as file:
+                return use(file.fileno())
+        except BaseException:
+            self._pool.release(slot)
+            raise
 
 
 def _array(tensor: object) -> np.ndarray:

@@ -9,7 +9,7 @@ delivers received frames into the inbox, so a rank waits in one place whatever i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -21,8 +21,7 @@ from rolemesh.api.rank_ref import OfRank
 from rolemesh.errors import EXIT_FAILED, RolemeshError
 from rolemesh.kinds import Kind
 
-__all__ = ["Inbox", "Payload", "Sender", "Site", "Stamp", "Transport"]
-__all__ += ["TransportError", "TransportKeys"]
+__all__ = ["Inbox", "Payload", "Sender", "Site", "Stamp", "Transport", "TransportError", "TransportKeys"]
 
 KIND = Kind(
     "transports",
@@ -150,8 +149,20 @@ class Transport(Plugin, ABC):
         """Return a connection to the peer at `address`, at once. Called after `open`."""
 
     def refused(self) -> int:
-        """Return the number of refused connections since the start: wrong key, wrong protocol."""
+        """Return the number of refused connections since the start: wrong key, wrong protocol.
+
+        A waiting rank asks at least once per second. Raises `TransportError` if the transport cannot go on, for example
+        because its thread has ended: the rank then fails with this error, instead of waiting for ever.
+        """
         return 0
+
+    def traffic(self) -> Mapping[int, tuple[int, int]]:
+        """Return two sums of bytes by the number of the edge, since the start: of the values, and those that travelled.
+
+        The first counts a value that `Sender.send_payload` was given once for each peer. The second has what this rank
+        has sent for the edge, including what it passes on for others. Any thread may ask. Empty: nothing is counted.
+        """
+        return {}
 
     def close(self) -> None:
         """Release the resources of `open`. Senders are closed before, the inbox after."""

@@ -22,7 +22,7 @@ from rolemesh.placement import PlacementPlan
 from rolemesh_checkpoint.export import can_export
 from rolemesh_durable.content import own_version
 from rolemesh_durable.environments import environment_of
-from rolemesh_durable.extensions.edges.transports import by_edge
+from rolemesh_durable.extensions.edges.transports import carriers
 from rolemesh_durable.extensions.turns.slots import taking_turns
 from rolemesh_durable.journal.event_log import store_named
 from rolemesh_durable.options import Snapshots, options_in
@@ -112,8 +112,6 @@ def _from_job_file(prepared: Prepared, *, owned: bool) -> Callable[..., MasterCo
         stop_grace_s=options.stop_grace_s,
         driver=this_process() if owned else None,
         hang_after_s=options.hang.after_s,
-        stacks=options.hang.stacks,
-        stragglers=(options.stragglers.factor, options.stragglers.for_s),
         metrics_every=spec.metrics.every,
         until=spec.until.model_dump(),
         state=options.state,
@@ -141,7 +139,6 @@ def _job_config(
 
     job, spec, selection, graph = prepared.job, prepared.job.spec, prepared.selection, prepared.graph
     options = options_in(selection)
-    retention = options.retention
     varying = {op.role for op in graph.ops if op.streaming == "arrival" or _drops(op)}
     stateful = tuple(name for name, s in selection.roles.items() if s.cls.stateful(s.options))
     return JobConfig(
@@ -153,12 +150,9 @@ def _job_config(
         base=str(job.base),
         graph=graph,
         world_sizes={name: role.world_size for name, role in spec.roles.items()},
-        retention=bool(spec.failover) if retention.enabled is None else retention.enabled,
-        retention_bytes=retention.max_bytes,
-        local=plugin_use(selection.used_by_engine["transports.local"]),
-        remote=plugin_use(selection.used_by_engine["transports.remote"]),
-        edges=by_edge(graph, options.transports.each),
-        several_nodes=several_nodes,
+        retention=bool(spec.failover),
+        retention_bytes=options.retention.max_bytes,
+        **carriers(prepared, several_nodes=several_nodes, use=plugin_use)._asdict(),
         keys=new_keys(),
         snapshots=snapshot_plan(options.snapshots, bool(spec.failover), resumes=resumes, stateful=bool(stateful)),
         stateful=stateful,
@@ -205,7 +199,8 @@ def snapshot_plan(spec: Snapshots, ladder: bool, *, resumes: bool, stateful: boo
     enabled = wanted if spec.enabled is None else spec.enabled
     keep = spec.keep if isinstance(spec.keep, int) else {"none": 0, "last": 1}[spec.keep]
     named = {} if spec.persist_every is None else {"persist_every": spec.persist_every, "paced": False}
-    plan = SnapshotPlan(enabled, spec.every, keep=keep, replicas=spec.replicas, every_s=spec.every_s, paced=True)
+    every, every_s = (spec.every, None) if isinstance(spec.every, int) else (1, float(spec.every.removesuffix("s")))
+    plan = SnapshotPlan(enabled, every, keep=keep, replicas=spec.replicas, every_s=every_s, paced=True)
     return msgspec.structs.replace(plan, **named, last=stateful and keep > 0 and not enabled)
 
 

@@ -33,10 +33,9 @@ from rolemesh_durable.carried import carried
 from rolemesh_durable.control import resume
 from rolemesh_durable.control.claim import claim
 from rolemesh_durable.control.client import ControlClient, MasterGoneError
-from rolemesh_durable.control.driver_part import DriverPart, Followed
 from rolemesh_durable.control.living import LivingRun, answers
 from rolemesh_durable.control.watch import ANSWER_S, PATIENCE_S, follow
-from rolemesh_durable.extensions.drivers import DRIVER_PARTS
+from rolemesh_durable.extensions.drivers import DRIVER_PARTS, Followed, Growth
 from rolemesh_durable.hosting.admission import find_room
 from rolemesh_durable.options import options_in
 from rolemesh_durable.runs import PLAN_FILE
@@ -212,7 +211,7 @@ class Driver(RunHandle):
 
         return follow(self.run_dir, observers, owner=self._owner, alive=alive, interrupted=interrupted)
 
-    def _parts(self) -> list[DriverPart]:
+    def _parts(self) -> list[Growth]:
         """Return the extensions' parts for the job that runs; none in a rehearsal."""
         if self._options.rehearsed or self._backend is None:
             return []

@@ -16,15 +16,15 @@ from rolemesh.errors import JobFileError, raise_all
 from rolemesh.job.engine import Engine, RunHandle, Say
 from rolemesh.job.planning import check_placed
 from rolemesh.job.prepared import Prepared
-from rolemesh.plugins.discovery import discover, find
+from rolemesh.plugins.discovery import OFFERED, discover, find
 from rolemesh.plugins.drivers import load
 from rolemesh_durable.backends import Backend
-from rolemesh_durable.effects import warnings
 from rolemesh_durable.environments import wrong_environments
 from rolemesh_durable.extensions.edges.transports import wrong_transports
 from rolemesh_durable.extensions.turns.slots import taking_turns
 from rolemesh_durable.journal.event_log import store_named
 from rolemesh_durable.options import DurableOptions, options_in
+from rolemesh_durable.unused_keys import warnings
 
 __all__ = ["DurableEngine", "DurableRunOptions"]
 
@@ -112,7 +112,7 @@ def backend_named(name: str | None) -> type[Backend]:
     """Return the class of a backend; for None that of the default one. Raises `PluginError`."""
     records = discover(("backends",))
     if name is None:
-        there = [record.name for record in records if record.status == "available"]
+        there = [record.name for record in records if record.status in OFFERED]
         name = next((known for known in DEFAULT_BACKENDS if known in there), DEFAULT_BACKENDS[-1])
     found: type[Backend] = load(find("backends", name, records, "--backend"), "--backend")
     return found

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from copy import deepcopy
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
@@ -12,9 +13,18 @@ from rolemesh.job_file.model import Named, Use
 from rolemesh.job_file.places import flow_yaml
 from rolemesh.plugins.select import Selection
 
-__all__ = ["DurableOptions", "Hang", "Retention", "Snapshots", "Stragglers", "Transports", "options_in"]
+__all__ = ["DurableOptions", "Hang", "Retention", "Snapshots", "Transports", "options_in"]
 
 TAKEN: JsonDict = {"needs": "enabled or failover or persist_every"}
+Distance: TypeAlias = Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern=r"^\d+(\.\d+)?s$")]
+FORMER = {
+    "edges": "its keys are in transports and retention",
+    "hang.stacks": "the engine takes the stacks of the culprit whenever it may",
+    "retention.enabled": "a job with a failover ladder keeps sent values",
+    "snapshots.every_s": "snapshots.every may be a time",
+    "stragglers": "a straggler needs twice as long as the others for 60 s",
+}
+"""The keys that are no options any more, and the reasons."""
 
 
 class _Strict(BaseModel):
@@ -27,10 +37,9 @@ class Snapshots(_Strict):
     enabled: bool | None = None
     """Take snapshots while the job runs. Default: yes if the job has a failover ladder, sets `persist_every`, or is
     resumed."""
-    every: int = Field(default=1, ge=1, json_schema_extra=TAKEN)
-    """Steps between snapshots to shared memory."""
-    every_s: float | None = Field(default=None, ge=0, json_schema_extra=TAKEN)
-    """Maximum time in seconds that a rank may skip snapshots. Default: computed from the duration of a snapshot."""
+    every: Distance = Field(default=1, json_schema_extra=TAKEN)
+    """Steps between snapshots to shared memory; or a time such as '5s', the longest for which a rank skips snapshots.
+    Default: each step, and a rank skips those that would take more than a hundredth of its time."""
     persist_every: int | None = Field(default=None, ge=1)
     """Steps between checkpoints on disk. Default: ten, or one if steps take seconds; more if writing one takes long."""
     keep: Literal["none", "last"] | Annotated[int, Field(ge=1)] = 2
@@ -45,25 +54,12 @@ class Hang(_Strict):
 
     after_s: float | None = Field(default=1800.0, gt=0)
     """Seconds without progress of any rank before the job counts as hung; null: never."""
-    stacks: bool = Field(default=True, json_schema_extra={"needs": "after_s"})
-    """Take the stacks of the culprit with py-spy."""
-
-
-class Stragglers(_Strict):
-    """When the engine treats a rank as a straggler, much slower than the others of its role."""
-
-    factor: float = Field(default=2.0, gt=1)
-    """Factor by which a straggler's step time exceeds the median of the others."""
-    for_s: float = Field(default=60.0, gt=0)
-    """Seconds for which a rank must be slower before it counts as a straggler."""
 
 
 class Retention(_Strict):
-    """How long producers keep sent values for consumers that restart."""
+    """How long producers keep sent values for consumers that restart, in a job with a failover ladder."""
 
-    enabled: bool | None = None
-    """Keep sent values. Default: yes if the job has a failover ladder."""
-    max_bytes: int = Field(default=1 << 30, ge=1 << 20, json_schema_extra={"needs": "enabled or failover"})
+    max_bytes: int = Field(default=1 << 30, ge=1 << 20, json_schema_extra={"needs": "failover"})
     """Maximum size of kept values per rank in bytes. A producer above it waits for the next commit."""
 
 
@@ -74,9 +70,18 @@ class Transports(_Strict):
     """Transport between ranks on the same node."""
     remote: Named = Field(default=Use(use="tcp"), json_schema_extra={"plugins": "transports"})
     """Transport between ranks on different nodes."""
+    weights: Named = Field(default=Use(use="delta"), json_schema_extra={"plugins": "transports"})
+    """Transport between nodes of the edges that carry named tensors (`Sharded`). Default: delta; if `remote` is given,
+    that."""
     each: dict[str, str] = {}
     """Transports of single edges, such as ``"trainer.weights -> rollout.load": delta``. `plugins.transports` lists
     them."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _for_all(cls, given: Any) -> Any:
+        """Let `remote` be for all edges."""
+        return {"weights": given["remote"], **given} if isinstance(given, dict) and "remote" in given else given
 
 
 class DurableOptions(_Strict):
@@ -98,8 +103,6 @@ class DurableOptions(_Strict):
     """Seconds between the request to stop and the kill of a rank. The first half is for the operator that runs."""
     hang: Hang = Field(default_factory=Hang)
     """When the engine treats silence as a hang."""
-    stragglers: Stragglers = Field(default_factory=Stragglers)
-    """When the engine treats a rank as a straggler."""
     snapshots: Snapshots = Field(default_factory=Snapshots)
     """When ranks write snapshots."""
     transports: Transports = Field(default_factory=Transports)
@@ -109,11 +112,23 @@ class DurableOptions(_Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _renamed(cls, given: Any) -> Any:
-        if isinstance(old := given.get("edges"), dict):
-            kept = {key: old[key] for key in old if key == "retention"}
-            new = kept | ({"transports": {key: old[key] for key in old if key not in kept}} if old != kept else {})
-            raise OptionsError("edges is no option any more", remedy=f"write engine: {{options: {flow_yaml(new)}}}")
+    def _former(cls, given: Any) -> Any:
+        """Refuse keys that are no options any more, with the options that mean the same."""
+        new, found = deepcopy(given), list[str]()
+        for key, why in FORMER.items():
+            section, _, name = key.rpartition(".")
+            inside = new.get(section) if section else new
+            if not isinstance(inside, dict) or name not in inside:
+                continue
+            found.append(f"{key} is no option any more: {why}")
+            old = inside.pop(name)
+            if name == "edges" and isinstance(old, dict):
+                new |= {to: each for to, each in (("retention", old.pop("retention", {})), ("transports", old)) if each}
+            if name == "every_s" and old is not None:
+                inside["every"] = f"{old}s"
+        if found:
+            kept = {key: each for key, each in new.items() if each != {}}
+            raise OptionsError("; ".join(found), remedy=f"write engine: {{options: {flow_yaml(kept)}}}")
         return given
 
 

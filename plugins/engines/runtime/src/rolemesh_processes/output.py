@@ -25,7 +25,8 @@ def write_to(log: str | os.PathLike[str]) -> None:
     os.dup2(fd, 1)
     os.dup2(fd, 2)
     os.close(fd)
-    sys.stdout, sys.stderr = _stream(1, sys.stdout), _stream(2, sys.stderr)
+    sys.stdout = sys.__stdout__ = _stream(1, sys.stdout)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _stream(2, sys.stderr)  # type: ignore[misc]
 
 
 def part_errors() -> None:
@@ -38,11 +39,13 @@ def part_errors() -> None:
             os.close(fd)
 
 
-def _stream(fd: int, like: TextIO) -> TextIO:
+def _stream(fd: int, like: TextIO) -> io.TextIOWrapper[Any]:
     # Unbuffered, as with ``python -u``: a prompt, or a bar that grows, has no newline.
     raw: Any = _Lossy(fd)
     raw.name = like.name
-    return io.TextIOWrapper(raw, encoding=like.encoding, errors=like.errors, write_through=True)
+    stream = io.TextIOWrapper(raw, encoding=like.encoding, errors=like.errors, write_through=True)
+    stream.mode = "w"  # type: ignore[misc]
+    return stream
 
 
 class _Lossy(io.RawIOBase):

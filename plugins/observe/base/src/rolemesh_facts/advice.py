@@ -41,7 +41,7 @@ FAULTY = {
 
 HINDRANCES = {
     "calling": ("waits for answers to its calls", "give the role that it calls more ranks"),
-    "saving": ("takes snapshots", "raise engine.options.snapshots.every_s"),
+    "saving": ("takes snapshots", "set engine.options.snapshots.every to a longer time, such as 60s"),
     "turn": ("waits for its turn on a slot", "give it a slot of its own"),
     "loading": ("loads for its turn on a slot, or makes room there", "give it a slot of its own"),
     "memory": ("waits for memory", "raise engine.options.retention.max_bytes, or give the node more memory"),
@@ -175,7 +175,7 @@ def _snapshots(evidence: Evidence) -> Iterator[Advice]:
             yield Advice(
                 f"snapshots of {role} cost time",
                 f"{share:.1%} of its ranks' time",
-                "raise engine.options.snapshots.every_s, or keep less state in the workload",
+                "set engine.options.snapshots.every to a longer time, such as 60s, or keep less state in the workload",
                 share,
             )
 

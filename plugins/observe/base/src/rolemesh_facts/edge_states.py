@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from rolemesh.api.rank_ref import RankRef
@@ -21,6 +21,8 @@ class EdgeState(NamedTuple):
     - `bytes_s`: bytes per second that all producers send. A part for several consumers counts once.
     - `values_s`: values per second that a consumer rank takes, on average.
     - `staleness`: steps between a value and its use.
+    - `saved`: share of the bytes of values, once for each consumer, that did not travel, because the transport sends
+      less than all: from 0 to 1, and below 0 if more has travelled.
     """
 
     edge: int
@@ -30,6 +32,7 @@ class EdgeState(NamedTuple):
     bytes_s: float | None
     values_s: float | None
     staleness: float | None
+    saved: float | None = None
 
 
 def edge_states(flow: FlowFile, uses: Mapping[RankRef, Use], staleness: Mapping[str, float]) -> list[EdgeState]:
@@ -54,9 +57,15 @@ def edge_states(flow: FlowFile, uses: Mapping[RankRef, Use], staleness: Mapping[
                 sum(use.sent.get(edge.id, 0.0) / use.wall * 1e6 for use in makers) if makers else None,
                 sum(steps_s) / len(steps_s) / target.every if steps_s else None,
                 _staleness(flow, edge, staleness),
+                _saved([use.travelled[edge.id] for use in (*makers, *takers) if edge.id in use.travelled]),
             )
         )
     return found
+
+
+def _saved(travelled: Sequence[tuple[float, float]]) -> float | None:
+    nbytes = sum(each[0] for each in travelled)
+    return 1 - sum(each[1] for each in travelled) / nbytes if nbytes else None
 
 
 def _fewest(credits_: Iterable[int]) -> int | None:

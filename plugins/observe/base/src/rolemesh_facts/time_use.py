@@ -19,6 +19,7 @@ class Use(NamedTuple):
 
     `sent` has bytes by edge. `ends` has the values under way and the credits at the end, and `queued` the values that
     waited then, both by edge as in `Account`. `finished` is the last finished step at the end; -1 for none.
+    `travelled` has the bytes of values and those that travelled, by edge as in `Account`.
     """
 
     spent: Mapping[str, float]
@@ -28,6 +29,7 @@ class Use(NamedTuple):
     ends: Mapping[int, tuple[int, int]] = {}
     queued: Mapping[int, int] = {}
     finished: int = -1
+    travelled: Mapping[int, tuple[float, float]] = {}
 
     def share(self, name: str) -> float:
         """Return the share of the time under `name`, from 0 to 1."""
@@ -57,6 +59,7 @@ def use_of(lines: Iterable[Line], since: int = 0, until: int = 1 << 62) -> Use:
     sent: dict[int, float] = {}
     ends: dict[int, tuple[int, int]] = {}
     queued: dict[int, int] = {}
+    travelled: dict[int, tuple[float, float]] = {}
     wall = steps = 0.0
     finished = -1
     for line in lines:
@@ -71,6 +74,9 @@ def use_of(lines: Iterable[Line], since: int = 0, until: int = 1 << 62) -> Use:
         for edge, (nbytes, under_way, credits_) in line.sent.items():
             sent[edge] = sent.get(edge, 0.0) + nbytes * share
             ends[edge] = under_way, credits_
+        for edge, (nbytes, left) in line.travelled.items():
+            before = travelled.get(edge, (0.0, 0.0))
+            travelled[edge] = before[0] + nbytes * share, before[1] + left * share
         queued.update(line.queued)
         wall += line.d * share
         steps += line.steps * share
@@ -79,7 +85,7 @@ def use_of(lines: Iterable[Line], since: int = 0, until: int = 1 << 62) -> Use:
     rest = wall - sum(spent.values())
     if rest > 0:
         spent[ENGINE] = rest
-    return Use(spent, wall, steps, sent, ends, queued, finished)
+    return Use(spent, wall, steps, sent, ends, queued, finished, travelled)
 
 
 def whole_steps(ends: Sequence[int], begin: int, end: int, least: int) -> tuple[int, int]:

@@ -54,13 +54,14 @@ def arrays(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Arrays:
 
 
 def record(lines: Iterable[Line], first: int) -> tuple[list[Head], dict[str, Arrays]]:
-    """Return the processes of a rank, and its lines as arrays by kind: lives, spans, accounts, waits.
+    """Return the processes of a rank, and its lines as arrays by kind: lives, spans, accounts, waits,
+    travels.
 
     In the arrays a process is its number in the record, from `first` on.
     """
     heads: list[Head] = []
     numbers: dict[tuple[int, int, str], int] = {}
-    found: dict[str, list[tuple[int, ...]]] = {"lives": [], "spans": [], "accounts": [], "waits": []}
+    found: dict[str, list[tuple[int, ...]]] = {"lives": [], "spans": [], "accounts": [], "waits": [], "travels": []}
     process = -1
     for line in lines:
         if isinstance(line, Head):
@@ -73,6 +74,7 @@ def record(lines: Iterable[Line], first: int) -> tuple[list[Head], dict[str, Arr
             continue  # the line before it, with its process, is damaged
         elif isinstance(line, Account):
             found["accounts"].append((process, line.t, line.d, *_spent(line), line.steps, line.step))
+            found["travels"] += [(process, edge, *both) for edge, both in line.travelled.items()]
             found["waits"] += [
                 (process, line.t, int(name[5:]), us) for name, us in line.spent.items() if _is_edge(name)
             ]
@@ -91,6 +93,7 @@ _COLUMNS: Final = {
     "spans": ("process", "t", "d", "phase", "op", "edge", "step"),
     "accounts": ("process", "t", "d", "computing", "waiting", "saving", "idle", "other", "steps", "step"),
     "waits": ("process", "t", "edge", "us"),
+    "travels": ("process", "edge", "nbytes", "travelled"),
 }
 
 

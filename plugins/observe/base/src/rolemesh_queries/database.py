@@ -58,6 +58,7 @@ _FILLS: Final = {
         FROM fresh JOIN processes ON process = processes.id JOIN phases ON phase = phases.id""",
     "accounts": f"""INSERT INTO accounts SELECT role, rank, generation, make_timestamp(t), d / 1e6, {_AMOUNTS},
         {_ENGINE} / 1e6, steps, step FROM fresh JOIN processes ON process = processes.id""",
+    "travels": "INSERT INTO travels SELECT edge, nbytes, travelled FROM fresh",
     "waits": """INSERT INTO waits SELECT role, rank, generation, make_timestamp(t), edge, us / 1e6
         FROM fresh JOIN processes ON process = processes.id""",
 }
@@ -69,11 +70,14 @@ _RANKS: Final = """INSERT INTO ranks SELECT role, rank, generation, any_value(no
     FROM processes LEFT JOIN accounts USING (role, rank, generation) GROUP BY role, rank, generation ORDER BY ALL"""
 _EDGES: Final = """INSERT INTO edges SELECT e.id, p.label, c.label, param, partition, lag, credits,
     coalesce((SELECT sum(waited_s) FROM waits w WHERE w.edge = e.id AND w.role = c.role), 0),
-    coalesce((SELECT sum(waited_s) FROM waits w WHERE w.edge = e.id AND w.role = p.role), 0)
+    coalesce((SELECT sum(waited_s) FROM waits w WHERE w.edge = e.id AND w.role = p.role), 0),
+    (SELECT sum(nbytes) FROM travels t WHERE t.edge = e.id),
+    (SELECT sum(travelled) FROM travels t WHERE t.edge = e.id)
     FROM flow_edges e LEFT JOIN ops p ON src = p.id LEFT JOIN ops c ON dst = c.id ORDER BY e.id"""
 _HELPERS: Final = (
     "CREATE TEMP TABLE processes (id BIGINT, role VARCHAR, rank BIGINT, generation BIGINT, node VARCHAR, pid BIGINT, "
     "started BIGINT, setup BIGINT)",
+    "CREATE TEMP TABLE travels (edge BIGINT, nbytes BIGINT, travelled BIGINT)",
     "CREATE TEMP TABLE phases (id BIGINT, name VARCHAR)",
     "CREATE TEMP TABLE ops (id BIGINT, role VARCHAR, label VARCHAR)",
     "CREATE TEMP TABLE callers (pair BIGINT, role VARCHAR)",
@@ -192,6 +196,7 @@ def _fill_record(database: duckdb.DuckDBPyConnection, run_dir: Path, wanted: set
             _insert_numbers(database, kind, found[kind])
         _insert_numbers(database, "accounts", found["accounts"])
         _insert_numbers(database, "waits", found["waits"])
+        _insert_numbers(database, "travels", found["travels"])
     unrecorded = enumerate(lacking.values() if processes else (), processes)
     _insert(
         database, "processes", [_process(number, RankRef(head.role, head.rank), head, 0) for number, head in unrecorded]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
@@ -15,21 +14,27 @@ __all__ = ["FORMATS", "as_csv", "as_json", "as_table"]
 
 WIDEST: Final = 100
 """Maximum number of characters in a cell of a table."""
+_TO_QUOTE = re.compile('[,"\\r\\n]')
 
 
 def as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
-    """Yield lines of CSV, the names of the columns first. NULL is empty."""
-    for row in ([*columns], *()):
-        yield _csv_line(row)
+    """Yield lines of CSV as DuckDB writes them, the names of the columns first.
+
+    NULL is empty, an empty text is ``""``.
+    """
+    yield _csv_line(columns)
     for values in rows:
-        yield _csv_line([_text(value) for value in values])
+        yield _csv_line([None if value is None else _text(value) for value in values])
 
 
 def as_json(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
-    """Yield the parts of a list of objects, one object per line. NaN and infinity are null."""
-    before = "["
+    """Yield the parts of a list of objects, one object per line. NaN and infinity are null.
+
+    Of columns with the same name, later ones get a number: ``a``, ``a_2``.
+    """
+    before, names = "[", _distinct(columns)
     for row in rows:
-        value = dict(zip(columns, map(_plain, row), strict=True))
+        value = dict(zip(names, map(_plain, row), strict=True))
         yield f"{before}\n{msgspec.json.encode(value, enc_hook=str).decode()}"
         before = ","
     yield "[]\n" if before == "[" else "\n]\n"
@@ -46,10 +51,24 @@ def as_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[
 FORMATS: Final = {"table": as_table, "csv": as_csv, "json": as_json}
 
 
-def _csv_line(values: Sequence[str]) -> str:
-    line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow(values)
-    return line.getvalue()
+def _distinct(columns: Sequence[str]) -> list[str]:
+    names: dict[str, None] = {}
+    for column in columns:
+        name, number = column, 1
+        while name in names or (number > 1 and name in columns):
+            number += 1
+            name = f"{column}_{number}"
+        names[name] = None
+    return list(names)
+
+
+def _csv_line(values: Sequence[str | None]) -> str:
+    cells = ("" if value is None else _quoted(value) for value in values)
+    return ",".join(cells) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"' if not text or _TO_QUOTE.search(text) else text
 
 
 def _text(value: Any) -> str:
@@ -59,6 +78,14 @@ def _text(value: Any) -> str:
         return value.isoformat(" ")
     if isinstance(value, list | tuple | dict):
         return msgspec.json.encode(_plain(value), enc_hook=str).decode()
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, timedelta):
+        days, time = value.days, str(value - timedelta(value.days)).zfill(8 if not value.microseconds else 15)
+        parts = [f"{days} day{'s' * (abs(days) != 1)}"] * bool(days) + [time] * bool(value % timedelta(1) or not days)
+        return " ".join(parts)
+    if isinstance(value, bytes):
+        return "".join(chr(each) if 32 <= each < 127 and each != 92 else f"\\x{each:02X}" for each in value)
     return str(value)
 
 

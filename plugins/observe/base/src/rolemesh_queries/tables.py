@@ -102,6 +102,8 @@ TABLES: Final[Mapping[str, Table]] = {
             "credits": Column("BIGINT", "number of values ahead; NULL for the engine's default"),
             "consumer_waited_s": Column("DOUBLE", "seconds that ranks of the consumer waited for values"),
             "producer_waited_s": Column("DOUBLE", "seconds that ranks of the producer waited for a consumer"),
+            "value_bytes": Column("BIGINT", "bytes of its values, once for each consumer; NULL if no transport counts"),
+            "travelled_bytes": Column("BIGINT", "bytes that ranks sent for them: fewer with delta"),
         },
     ),
     "events": Table(

@@ -133,12 +133,21 @@ class Accounts:
     """Makes the accounts of a rank, one after the other without a gap, from its totals at their ends."""
 
     def __init__(
-        self, wall: Wall, spans: Spans, totals: Callable[[], Totals], edges: Edges, now: int, resume: int = -1
+        self,
+        wall: Wall,
+        spans: Spans,
+        totals: Callable[[], Totals],
+        edges: Edges,
+        now: int,
+        resume: int = -1,
+        traffic: Callable[[], Mapping[int, tuple[int, int]]] = dict,
     ) -> None:
         """The first account begins at `now`, in ns of the monotonic clock, after step `resume` (-1: none).
 
         The totals name a finished step only once the rank makes steps, so a restored rank must say where it begins.
+        `traffic` returns what `Transport.traffic` counts, for all transports.
         """
+        self._traffic, self._travelled = traffic, dict(traffic())
         self._wall, self._spans, self._totals, self._edges, self._began = wall, spans, totals, edges, now
         self._sent = {edge: end.sent for edge, end in edges()[0].items()}
         # The page shows a phase since the rank's setup, which no total will ever have.
@@ -155,7 +164,17 @@ class Accounts:
         self._began, self._finished = now, finished
         ends, queued = self._edges()
         sent = {edge: (self._more(edge, end.sent), end.under_way, end.credits) for edge, end in ends.items()}
-        return Account(began, ended - began, finished, steps, spent, self._spans.turn(), sent, queued)
+        least, travelled = self._spans.turn(), self._more_travelled()
+        return Account(began, ended - began, finished, steps, spent, least, sent, queued, travelled)
+
+    def _more_travelled(self) -> dict[int, tuple[int, int]]:
+        before, self._travelled = self._travelled, dict(self._traffic())
+        more = {
+            edge: (nbytes - was[0], left - was[1])
+            for edge, (nbytes, left) in self._travelled.items()
+            for was in [before.get(edge, (0, 0))]
+        }
+        return {edge: both for edge, both in more.items() if any(both)}
 
     def _spent(self, found: Mapping[str, int], room: int) -> dict[str, int]:
         """Return the µs by name since the last account, `room` µs together at most.

@@ -89,4 +89,10 @@ def _sum(one: Account, two: Account) -> Account:
         for edge, (nbytes, under_way, left) in two.sent.items()
     }
     queued = one.queued | two.queued
-    return Account(one.t, two.t + two.d - one.t, two.step, one.steps + two.steps, spent, least, sent, queued)
+    travelled = one.travelled | {
+        edge: (nbytes + before[0], left + before[1])
+        for edge, (nbytes, left) in two.travelled.items()
+        for before in [one.travelled.get(edge, (0, 0))]
+    }
+    steps = one.steps + two.steps
+    return Account(one.t, two.t + two.d - one.t, two.step, steps, spent, least, sent, queued, travelled)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel
 
@@ -34,11 +34,13 @@ class Recorder(Extension):
         super().__init__(options)
         self._times: dict[str, int] = {}
         self._node = ""
+        self._transports: Collection[Any] = ()
 
     def started(self, place: RankPlace) -> None:
         """Note the time."""
         self._times["starting"] = time.monotonic_ns()
         self._node = place.start.node
+        self._transports = place.endpoint.transports.values()
 
     def before_setup(self, place: RankPlace) -> None:
         """Note the time."""
@@ -51,7 +53,15 @@ class Recorder(Extension):
         from rolemesh_recorder.rank_record import RankRecord  # imports a rank's modules, which the driver does without
 
         self._times["restoring"] = time.monotonic_ns()
-        return RankRecord(rank, self.options, self._node, os.getpid(), self._times)
+        return RankRecord(rank, self.options, self._node, os.getpid(), self._times, self._traffic)
+
+    def _traffic(self) -> dict[int, tuple[int, int]]:
+        found: dict[int, tuple[int, int]] = {}
+        for transport in self._transports:
+            for edge, (nbytes, left) in transport.traffic().items():
+                before = found.get(edge, (0, 0))
+                found[edge] = before[0] + nbytes, before[1] + left
+        return found
 
     def in_shell(self, shell: MasterShell) -> ShellPart | None:
         """Write the flow, in the master's process."""

@@ -73,6 +73,8 @@ class Account(msgspec.Struct, tag_field="k", tag="account", frozen=True, omit_de
       that some consumer has not released, and the values that it may still send (-1: only their bytes are limited). A
       part for several consumers counts once.
     - `queued`: for each edge at which it consumes, the complete values at the end that no step has taken.
+    - `travelled`: for each edge whose transport counts them, the bytes of the values that the rank has sent, once for
+      each consumer, and the bytes that it has sent for them, including those that it passed on for others.
     """
 
     t: int
@@ -83,6 +85,7 @@ class Account(msgspec.Struct, tag_field="k", tag="account", frozen=True, omit_de
     least: int = 1000
     sent: dict[int, tuple[int, int, int]] = {}
     queued: dict[int, int] = {}
+    travelled: dict[int, tuple[int, int]] = {}
 
 
 Line = Head | Life | Stretch | Account

@@ -30,8 +30,18 @@ MOST_WAITING = 10_000
 class RankRecord(RankExtension):
     """Records one process of a rank."""
 
-    def __init__(self, rank: Rank, options: RecorderOptions, node: str, pid: int, times: Mapping[str, int]) -> None:
-        """`times` has the ns of the monotonic clock at which ``starting`` and ``setup`` began, by name."""
+    def __init__(
+        self,
+        rank: Rank,
+        options: RecorderOptions,
+        node: str,
+        pid: int,
+        times: Mapping[str, int],
+        traffic: Callable[[], Mapping[int, tuple[int, int]]] = dict,
+    ) -> None:
+        """`times` has the ns of the monotonic clock at which ``starting`` and ``setup`` began, by name. `traffic`
+        returns the sums of `Transport.traffic`."""
+        self._traffic = traffic
         ctx = rank.ctx
         self._wall = wall = Wall(time.time_ns(), time.monotonic_ns())
         self._rank, self._times = rank, dict(times)
@@ -60,7 +70,7 @@ class RankRecord(RankExtension):
         for (what, began), (_, ended) in pairwise(marks):
             self._writer.add(Life(what, self._wall(began), (ended - began) // 1000))
         totals, edges = partial(totals_of, self._rank), partial(edges_of, self._rank)
-        self._accounts = Accounts(self._wall, self._spans, totals, edges, now, resume)
+        self._accounts = Accounts(self._wall, self._spans, totals, edges, now, resume, self._traffic)
         self._thread.start()
 
     def spent(self, span: Span) -> None:

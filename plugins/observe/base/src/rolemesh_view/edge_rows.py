@@ -21,6 +21,7 @@ def edge_texts(edge: FlowEdge, state: EdgeState | None, use: EdgeUse | None) -> 
     said = [f"lag {edge.lag}"] if edge.lag != "0" else []
     said += [f"queue {state.queue}"] if state and state.queue is not None else []
     said += [bytes_text(state.bytes_s)] if state and state.bytes_s else []
+    said += [f"saves {percent(state.saved)}"] if state and state.saved and state.saved > 0 else []
     said += [f"waits {percent(use.waiting)}"] if use and use.waiting >= LEAST else []
     said += [f"blocked {percent(use.blocked)}"] if use and use.blocked >= LEAST else []
     lines: list[str] = []
@@ -46,6 +47,7 @@ def edge_rows(flow: FlowFile, look: Look) -> list[dict[str, str]]:
                 "bytes_s": bytes_text(state.bytes_s), "values_s": number_text(state.values_s),
                 "staleness": number_text(state.staleness), "waiting": percent(use.waiting if use else None),
                 "blocked": percent(use.blocked if use else None),
+                "saved": percent(state.saved),
             }
         )  # fmt: skip
     return rows

@@ -37,6 +37,8 @@ class Series:
         """The latest value, finite or not."""
         self.seen = 0
         """Number of finite values."""
+        self.odd: tuple[int, int] | None = None
+        """Step of the first value that is not finite, and the number of steps with such values."""
         self._sums: list[float] = []
         self._counts: list[int] = []
         self._width = 1
@@ -46,6 +48,8 @@ class Series:
         counted."""
         self.latest = value
         if not math.isfinite(value):
+            first, before = self.odd or (step, 0)
+            self.odd = first, before + steps
             return
         self.first = self.first or (step, value)
         self.last = (step, value)

@@ -70,9 +70,16 @@ def _metrics(stats: Statistics) -> RenderableType | None:
             continue
         thirds = series.thirds()
         means = (number(thirds.first), number(thirds.last)) if thirds else ("", "")
-        last = number(series.last[1]) if series.seen > 1 else ""
+        last = number(series.latest) if series.seen > 1 or series.odd else ""
         table.add_row(Text(name), Text(number(series.first[1])), Text(last, style="bold"), *map(Text, means))
-    return table if table.row_count else None
+    odd = {name: stats.series[name].odd for name in stats.featured()}
+    told = [Text(_not_finite(name, *found), style="yellow") for name, found in odd.items() if found]
+    return Group(table, *told) if table.row_count else None
+
+
+def _not_finite(name: str, step: int, steps: int) -> str:
+    many = f"{steps} step{'s' * (steps != 1)}"
+    return f"! {name} was NaN or infinite in {many}, first in step {step}; no mean has them"
 
 
 def _times(stats: Statistics) -> RenderableType | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
+from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +16,7 @@ from pydantic import BaseModel, Field
 
 from rolemesh.runs.jsonl import UNDECODABLE
 from rolemesh_files.matching import matching
-from rolemesh_files.shards import Shards, format_of
+from rolemesh_files.shards import COMPRESSED, Shards, format_of
 from rolemesh_files.tail import HEAD_BYTES, FilePosition, Tail, find, opened, rotated
 from rolemesh_sources import Reader, Records, Source, SourceError
 
@@ -30,8 +31,8 @@ class FilesOptions(BaseModel, extra="forbid"):
 
     path: str = Field(
         description="The files, as a pattern (logs/*.jsonl, data/**/*.jsonl) relative to the job file's folder. It "
-        "must not match the names that files are rotated to. Wildcards match no hidden files or folders. Links are "
-        "followed, and a file that is linked twice is read once."
+        "must not match the names that files are rotated to. Wildcards match no names that begin with a dot or with "
+        "_, such as Spark's _temporary. Links are followed, and a file that is linked twice is read once."
     )
     format: Literal["lines", "parquet", "arrow", "tar"] | None = Field(
         default=None,
@@ -190,8 +191,11 @@ class FilesSource(Source):
     def _row(self, path: Path, number: int, line: bytes) -> dict[str, Any] | None:
         if not line.strip():
             return None
+        if not number and line.startswith(COMPRESSED):
+            what, remedy = "the file is compressed", f"unpack it: {path.name} is read as JSON lines, from any byte on"
+            raise SourceError(what, where=str(path), remedy=remedy)
         try:
-            row, columns = _decode(line), self.options.columns
+            row, columns = _decode(line.removeprefix(BOM_UTF8)), self.options.columns
             return row if columns is None else {name: row[name] for name in columns if name in row}
         except UNDECODABLE as error:
             if not self.options.skip:

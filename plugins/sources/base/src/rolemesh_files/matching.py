@@ -1,4 +1,5 @@
-"""The files that a pattern names, as in `glob.glob` with ``recursive=True``, but each file once."""
+"""The files that a pattern names, as in `glob.glob` with ``recursive=True``, but each file once, and without names that
+Hadoop and Arrow leave out."""
 
 from __future__ import annotations
 
@@ -14,10 +15,10 @@ __all__ = ["matching"]
 def matching(folder: Path, pattern: str) -> list[str]:
     """Paths of the regular files in `folder` that `pattern` names, relative to `folder` and sorted.
 
-    `*`, `?` and `[…]` match within a name, and `**` matches any number of folders. A name that begins with a dot
-    matches only a part of the pattern that begins with a dot. Links are followed; a link to a folder that holds it is
-    not entered again. A file with several names is listed once: under its own name if the pattern names that, else
-    under the first of its links.
+    `*`, `?` and `[…]` match within a name, and `**` matches any number of folders. A name that begins with a dot or
+    with ``_``, such as Spark's ``_temporary``, matches only a part of the pattern that begins so. Links are followed; a
+    link to a folder that holds it is not entered again. A file with several names is listed once: under its own name if
+    the pattern names that, else under the first of its links.
     """
     names: dict[str, str] = {}
     root = os.path.realpath(folder)
@@ -35,7 +36,7 @@ def _below(folder: Path, parts: tuple[str, ...], inside: tuple[str, ...]) -> Ite
         yield from _below(folder, rest or ("*",), inside)
         rest, part = parts, "*"
     for entry in _entries(folder):
-        if not fnmatchcase(entry.name, part) or (entry.name.startswith(".") and not part.startswith(".")):
+        if not fnmatchcase(entry.name, part) or (entry.name[0] in "._" and part[0] != entry.name[0]):
             continue
         if not rest:
             yield entry.name

@@ -25,7 +25,7 @@ import msgspec
 from rolemesh_files.columns import Kind, common, in_python, kind_of
 from rolemesh_sources import Offset, Records, SourceError
 
-__all__ = ["FORMATS", "ShardPosition", "Shards", "format_of"]
+__all__ = ["COMPRESSED", "FORMATS", "ShardPosition", "Shards", "format_of"]
 
 _LOG = logging.getLogger(__name__)
 ENDS_BYTES = 64 << 10
@@ -69,6 +69,8 @@ class _Shard(ABC):
     def __init__(self, path: Path, columns: Sequence[str] | None, skip: bool) -> None:
         self.path, self.columns, self.skip = path, columns, skip
         self.file: BinaryIO = path.open("rb")
+        self.starts: dict[int, int] = {}
+        """First byte of each sample of a tar file, by the hash of its key. It outlasts the open file."""
 
     @abstractmethod
     def rows(self, place: ShardPosition) -> Iterator[tuple[Mapping[str, Any], int]]:
@@ -136,7 +138,9 @@ class _Parquet(_Columns):
     def __init__(self, path: Path, columns: Sequence[str] | None, skip: bool) -> None:
         super().__init__(path, columns, skip)
         parquet = importlib.import_module("pyarrow.parquet")
-        self._parquet = parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
+        self._parquet = parquet.ParquetFile(
+            path, pre_buffer=False, buffer_size=1 << 20, coerce_int96_timestamp_unit="us"
+        )
 
     def schema(self) -> Mapping[str, Kind]:
         return self.kinds(self._parquet.schema_arrow)
@@ -218,12 +222,16 @@ class _Tar(_Shard):
 
     def rows(self, place: ShardPosition) -> Iterator[tuple[Mapping[str, Any], int]]:
         sample: dict[str, Any] = {}
+        self._note_starts(place)
         try:
-            for key, extension, data, first in self._members(place):
-                if sample and key != sample["__key__"]:
-                    if (row := self._row(sample)) is not None:
-                        yield row, first
+            for key, extension, data, member in self._members(place):
+                if not sample or key != sample["__key__"]:
+                    if sample and (row := self._row(sample)) is not None:
+                        yield row, member
                     sample = {}
+                    if self.starts.setdefault(hash(key), member) != member:
+                        what = f"the members of sample {key!r} are apart, with other samples between them"
+                        raise self.error(what, "write the shard with its members in order (tar --sort=name)")
                 if extension in sample:
                     self._bad(f"sample {key!r} has the member .{extension} twice")
                 sample = sample or {"__key__": key}
@@ -232,6 +240,18 @@ class _Tar(_Shard):
             return  # the last sample may lack members
         if sample and (row := self._row(sample)) is not None:
             yield row, place.size
+
+    def _note_starts(self, place: ShardPosition) -> None:
+        """Note the samples before `place`, unless this process has read them."""
+        if not place.byte:
+            self.starts.clear()
+        elif not self.starts:
+            self.file.seek(0)
+            with tarfile.open(fileobj=self.file, mode="r:") as tar:
+                while (member := tar.next()) is not None and member.offset < place.byte:
+                    tar.members = []  # type: ignore[attr-defined]
+                    if (found := self._named(member)) is not None:
+                        self.starts.setdefault(hash(found[0]), member.offset)
 
     def _row(self, sample: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Return the sample as a row; None to leave it out."""
@@ -332,6 +352,7 @@ class Shards:
         self._open: dict[str, _Reading] = {}
         self._checked: dict[str, float] = {}
         self._schemas: dict[str, tuple[str, Mapping[str, Kind]]] = {}
+        self._starts: dict[Path, dict[int, int]] = {}
 
     def read(self, partition: str, format: str, offset: Offset, most: int) -> Records:
         """See `Source.read`. An offset is a `ShardPosition`, as a list."""
@@ -358,6 +379,7 @@ class Shards:
         if over:
             at = ShardPosition(at.at, at.size, at.size, at.mark, done=True)
             self._close(partition)
+            self._starts.pop(path, None)
         return Records(rows, msgspec.to_builtins(at))
 
     def left(self, partition: str, offset: Offset) -> int:
@@ -448,6 +470,7 @@ class Shards:
             raise SourceError(what, where=str(path), remedy=remedy) from error
         with self._asking(path, place):
             shard = kind(path, self._columns, self._skip)
+            shard.starts = self._starts.setdefault(path, shard.starts)
             found = shard.schema()
         other, known = self._schemas.setdefault(format, (path.name, found))
         both = {name: common(found[name], known[name]) for name in found.keys() & known.keys()}

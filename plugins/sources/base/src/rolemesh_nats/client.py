@@ -142,6 +142,11 @@ class JetStreamClient(BrokerClient):
             while page := await streams.streams_info(offset=at):
                 at += len(page)
                 infos |= {i.config.name: i for i in page if any(fnmatchcase(i.config.name, p) for p in patterns)}
+        for name, info in infos.items():
+            if info is not None and info.config.retention == api.RetentionPolicy.WORK_QUEUE:
+                what = f"stream {name!r} keeps a message until a consumer acknowledges it (retention: workqueue)"
+                remedy = "read a stream with retention: limits, as a job reads messages again after a failure"
+                raise SourceError(what, where=self._where, remedy=remedy)
         sealed = all(info is not None and info.config.sealed for info in infos.values()) and bool(infos)
         newest = {name: info.state.last_seq if info and info.state.messages else None for name, info in infos.items()}
         return Look(newest, options.until == "end" or (options.until == "sealed" and sealed))

@@ -193,9 +193,9 @@ class StreamsClient(BrokerClient):
                 if "no such key" not in str(error):
                     raise
                 info = {}
-        deleted, last = info.get("max-deleted-entry-id"), info.get("last-generated-id", b"0-0")
-        if deleted is not None and deleted.decode() == at and offset.startswith("("):
-            return None  # all that was removed had been read; only servers from version 7 on say so
+        last = info.get("last-generated-id", b"0-0")
+        if last.decode() == at and offset.startswith("("):
+            return None  # the stream never had an entry after it
         state = "is gone" if not info else f"now begins behind it or has lost its end ({last.decode()})"
         what = f"records at {offset!r} of stream {name!r} can no longer be told from lost ones: the stream {state}"
         if not self._options.skip:

@@ -107,11 +107,14 @@ class Source(Plugin, ABC):
     def rank_of(self, partition: str, world_size: int) -> int:
         """The rank, of `world_size`, that reads `partition`.
 
-        A hash of the name decides, so partitions may come and go. Numbers in the name count on from the hash of the
-        rest, so that ranks share numbered partitions evenly.
+        A hash of the name decides, so partitions may come and go. Numbers in the name count on from it, up to the next
+        multiple of `world_size`: so ranks share partitions evenly that are numbered 0, 1, 2, and in about equal parts
+        those that are numbered 0, 3600, 7200.
         """
         rest, *numbers = re.sub("[0-9]+", "", partition), *re.findall("[0-9]+", partition)
-        return (crc32(rest.encode()) + sum(map(int, numbers))) % world_size
+        rounds = [divmod(int(each), world_size) for each in numbers]
+        counted = sum(one + (crc32(b"%d" % full) if full else 0) for full, one in rounds)
+        return (crc32(rest.encode()) + counted) % world_size
 
     def close(self) -> None:
         """Free what the source holds. The rank calls no other method afterwards."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from rolemesh.errors import RolemeshError
+from rolemesh.errors import Problems, RolemeshError
 from rolemesh.kinds import kind_named
 from rolemesh.plugins.discovery import PluginRecord, discover, find
 from rolemesh.plugins.drivers import load
@@ -227,8 +227,10 @@ class PluginConformance(InstalledConformance):
         for bad in self.bad_options:
             refusal = self._refusal(cls, {**self.options, **bad}, base)
             assert refusal is not None, f"{bad} was accepted"
-            remedied = isinstance(refusal, ValidationError) or refusal.remedy
-            assert remedied, f"{bad} was refused without a remedy: {refusal}"
+            if isinstance(refusal, RolemeshError):
+                errors = refusal.errors if isinstance(refusal, Problems) else [refusal]
+                bare = [error for error in errors if not error.remedy]
+                assert not bare, f"{bad} was refused without a remedy: {bare[0]}"
 
     def _refusal(self, cls: type[Any], options: dict[str, Any], base: Path) -> ValidationError | RolemeshError | None:
         try:

@@ -29,7 +29,7 @@ class Difference(msgspec.Struct, frozen=True, array_like=True):
     """The changes in one buffer: the elements' gaps and the bits that differ, compressed; or all of it.
 
     `width`: bytes of an element; 0: `changed` has the whole buffer. `gap`: bytes of a gap. `count`: changed elements.
-    `digest`: xxh3 of the new buffer.
+    `digest`: xxh3 of the new buffer, with a seed that tells values and buffers apart.
     """
 
     size: int
@@ -41,8 +41,11 @@ class Difference(msgspec.Struct, frozen=True, array_like=True):
     changed: bytes
 
 
-def difference(old: Bytes, new: Bytes, dtype: str, level: int) -> Difference:
-    """Return what makes `new` of `old`, and make `old` equal to `new`. Both have the same size."""
+def difference(old: Bytes, new: Bytes, dtype: str, level: int, seed: int = 0) -> Difference:
+    """Return what makes `new` of `old`, and make `old` equal to `new`. Both have the same size.
+
+    `apply` refuses the difference with another `seed`.
+    """
     width = _WIDTHS.get(dtype, 1)
     if len(new) % width:
         width = 1
@@ -57,7 +60,7 @@ def difference(old: Bytes, new: Bytes, dtype: str, level: int) -> Difference:
     compress = zstandard.ZstdCompressor(level=level).compress
     if len(index) * ALL > len(now):
         np.copyto(old, new)
-        return Difference(len(new), 0, 0, 0, _digest(old), b"", compress(new.data))
+        return Difference(len(new), 0, 0, 0, _digest(old, seed), b"", compress(new.data))
     gaps = np.diff(index, prepend=-1) - 1
     gap = next(size for size in (1, 2, 4, 8) if not len(gaps) or gaps.max() < 1 << (8 * size))
     bits = was[index] ^ now[index]
@@ -67,19 +70,19 @@ def difference(old: Bytes, new: Bytes, dtype: str, level: int) -> Difference:
         width,
         gap,
         len(index),
-        _digest(old),
+        _digest(old, seed),
         compress(gaps.astype(f"<u{gap}").tobytes()),
         compress(_planes(bits.view(np.uint8), width)),
     )
 
 
-def apply(old: Bytes, change: Difference) -> None:
+def apply(old: Bytes, change: Difference, seed: int = 0) -> None:
     """Make the old version of a buffer the new one. Raises `Broken`; then `old` has undefined content."""
     try:
         _apply(old, change)
     except (ValueError, IndexError, zstandard.ZstdError, MemoryError) as error:
         raise Broken(f"it cannot be read: {error}") from error
-    if _digest(old) != change.digest:
+    if _digest(old, seed) != change.digest:
         raise Broken("its checksum differs")
 
 
@@ -107,11 +110,10 @@ def _planes(data: Bytes, width: int) -> bytes:
 
 
 def _unpacked(data: bytes, size: int) -> bytes:
-    found = zstandard.ZstdDecompressor().decompress(data, max_output_size=max(1, size))
-    if len(found) != size:
-        raise ValueError(f"{len(found)} bytes where {size} belong")
-    return found
+    if (told := zstandard.frame_content_size(data)) != size:
+        raise ValueError(f"{told} bytes where {size} belong")
+    return zstandard.ZstdDecompressor().decompress(data)
 
 
-def _digest(data: Bytes) -> int:
-    return int(xxhash.xxh3_64_intdigest(data.data))
+def _digest(data: Bytes, seed: int) -> int:
+    return int(xxhash.xxh3_64_intdigest(data.data, seed))

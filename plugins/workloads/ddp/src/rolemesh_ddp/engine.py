@@ -33,16 +33,9 @@ class Engine(Trainer):
         self.model = (self._made(seed) if options.factory is not None else load(options, seed)).to(self.device)
         if not options.frozen and options.dtype == "float32":
             self.lent.move(self.model)
-        kept: dict[str, torch.Tensor] = {**parameters(self.model, options)}
+        kept, names = parameters(self.model, options), parameters(self.model, options, aliases=True)
         self.parameters = {n: p for n, p in sorted(kept.items()) if p.requires_grad}
-        self.buffers: dict[str, torch.Tensor] = {}
-        if options.lora is None:
-            names = {n: t for n, t in self.model.state_dict(keep_vars=True).items() if torch.is_tensor(t)}
-            self.buffers = {n: t for n, t in self.model.named_buffers() if n in names}
-            kept |= self.buffers
-        else:
-            names = kept
-        self.blocks = Blocks(kept, ctx.rank, ctx.world_size, self._chunk, names)
+        self.blocks = Blocks(kept, ctx.rank, ctx.world_size, self.chunk_of, names)
         self.optimizer: Optimizer | None = None
         self.reducer: Reducer | None = None
         if options.frozen:
@@ -64,9 +57,6 @@ class Engine(Trainer):
         if not self.options.drops:
             without_dropout(model)
         return model.train()
-
-    def _chunk(self, tensor: torch.Tensor) -> torch.Tensor:
-        return chunk(tensor, self.ctx.rank, self.ctx.world_size)
 
     def precision(self) -> AbstractContextManager[Any]:
         if self.options.dtype == "float32":
@@ -96,9 +86,6 @@ class Engine(Trainer):
         gradients = {n: p.grad if p.grad is not None else torch.zeros_like(p) for n, p in self.parameters.items()}
         done = self.optimizer.update(gradients, 1 / weight)
         self.discard()
-        if self.ctx.world_size > 1:
-            for buffer in self.buffers.values():  # such as running means: those of rank 0, as with torch's DDP
-                dist.broadcast(_sendable(buffer), src=0)
         return done
 
     def discard(self) -> None:
@@ -116,7 +103,7 @@ class Engine(Trainer):
         found: dict[str, Any] = {"model": self.blocks.shards(self.blocks.data)}
         if self.optimizer is not None:
             found["optimizer"] = {
-                moment: self.blocks.shards({name: self._chunk(tensor) for name, tensor in data.items()})
+                moment: self.blocks.shards({name: self.chunk_of(tensor) for name, tensor in data.items()})
                 for moment, data in self.optimizer.moments().items()
             }
         return found
@@ -140,7 +127,7 @@ class Engine(Trainer):
         by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
         for tensor in tensors:
             if tensor.dim():
-                by_dtype.setdefault(tensor.dtype, []).append(_sendable(tensor))
+                by_dtype.setdefault(tensor.dtype, []).append(tensor)
         for group in by_dtype.values():
             for rank in range(self.ctx.world_size):
                 pieces = [chunk(tensor, rank, self.ctx.world_size) for tensor in group]
@@ -148,8 +135,3 @@ class Engine(Trainer):
                 dist.broadcast(flat, src=rank)
                 for piece, found in zip(pieces, flat.split([p.numel() for p in pieces]), strict=True):
                     piece.copy_(found.view_as(piece))
-
-
-def _sendable(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a view with another type if gloo does not support the tensor's type."""
-    return tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor

@@ -46,7 +46,7 @@ class DDPWorkload(TrainerWorkload):
         from safetensors.torch import save_file
 
         folder.mkdir(parents=True, exist_ok=True)
-        tensors = {name: tensor.contiguous() for name, tensor in state["model"].items()}
+        tensors = {name: tensor.contiguous() for name, tensor in {**state["model"], **state.get("buffers", {})}.items()}
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
     def make(self, ctx: RankContext) -> Engine:

@@ -16,9 +16,9 @@ from deepspeed.ops import __compatible_ops__ as compatible_ops
 from rolemesh.api.batch import Shard
 from rolemesh.api.workload import RankContext, State
 from rolemesh_deepspeed.partitions import Partitions
-from rolemesh_training.blocks import Blocks, chunk
+from rolemesh_training.blocks import Blocks
 from rolemesh_training.contract import LossOutput
-from rolemesh_training.model import load, parameters
+from rolemesh_training.model import buffers, load, parameters
 from rolemesh_training.optimizer import MOMENTS, not_finite, of
 from rolemesh_training.parts import Parts
 from rolemesh_training.schedules import factor
@@ -54,6 +54,7 @@ class Engine(Trainer):
         self._named = dict(sorted(parameters(model, options).items()))
         self._aliases = parameters(model, options, aliases=True)
         self._every = list(model.parameters())
+        self._inner = model
         if options.frozen:  # DeepSpeed divides what is trained: a reference is whole on each rank
             self.model = _Model(model.to(self.device, self._dtype), model, self._dtype)
             return
@@ -142,14 +143,14 @@ class Engine(Trainer):
 
     def whole(self) -> Mapping[str, Shard]:
         if self.options.frozen or self.options.stage < 3:
-            blocks = Blocks(self._named, self.ctx.rank, self.ctx.world_size, self._chunk, self._aliases)
+            blocks = Blocks(self._named, self.ctx.rank, self.ctx.world_size, self.chunk_of, self._aliases)
             data = blocks.shards(self.lent.sent(blocks.data))
             return {alias: data[name] for alias, name in blocks.names.items()}
         data = {}
         for names in self._by_size():
             with deepspeed.zero.GatheredParameters([self._named[name] for name in names]):
                 part = {name: self._named[name] for name in names}
-                blocks = Blocks(part, self.ctx.rank, self.ctx.world_size, self._chunk)
+                blocks = Blocks(part, self.ctx.rank, self.ctx.world_size, self.chunk_of)
                 data.update(blocks.shards({n: block.to("cpu", copy=True) for n, block in blocks.data.items()}))
         owner = {id(parameter): name for name, parameter in self._named.items()}
         return {alias: data[owner[id(parameter)]] for alias, parameter in sorted(self._aliases.items())}
@@ -165,8 +166,8 @@ class Engine(Trainer):
             size += parameter.ds_numel
         yield names
 
-    def _chunk(self, tensor: torch.Tensor) -> torch.Tensor:
-        return chunk(tensor, self.ctx.rank, self.ctx.world_size)
+    def kept_buffers(self) -> dict[str, torch.Tensor]:
+        return buffers(self._inner, self.options)
 
     def shards(self) -> dict[str, Any]:
         if self.options.frozen:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rolemesh_embeddings.hashing import Keys
+from rolemesh_embeddings.hashing import BUCKETS, Keys
 from rolemesh_embeddings.index import Rows
 from rolemesh_embeddings.reserved import PAGE
 from rolemesh_embeddings.store import Store
@@ -49,17 +49,18 @@ def write(
 
             for name, store in stores.items():
                 rows, gone = changed(store)
-                parts.append(
-                    {"store": name, "bucket": -1, "gone": [put(gone), len(gone)], **_columns(store, rows, put)}
-                )
+                slots = [put(each) for each in store.index.slots_of(rows)]
+                orders = store.index.orders.tolist()
+                about = {"store": name, "bucket": -1, "gone": [put(gone), len(gone)], "slots": slots, "orders": orders}
+                parts.append({**about, **_columns(store, rows, put)})
                 for bucket in buckets:
                     rows = store.index.rows_of(bucket)
                     region = store.index.region(bucket)
                     local = np.zeros(len(region), np.int32)
                     used = region > 0
                     local[used] = np.searchsorted(rows, region[used] - 1) + 1
-                    index = [put(local), len(local)]
-                    parts.append({"store": name, "bucket": bucket, "index": index, **_columns(store, rows, put)})
+                    about = {"store": name, "bucket": bucket, "index": [put(local), len(local)]}
+                    parts.append({**about, "order": orders[bucket], **_columns(store, rows, put)})
             head = json.dumps(parts).encode()
             start = put(np.frombuffer(head, np.uint8))
             file.truncate(-(-file.tell() // PAGE) * PAGE)
@@ -96,16 +97,36 @@ class RowFile:
         part = self._parts.get((name, bucket))  # None: the table is newer than the file
         if part is not None and part["rows"]:
             start = store.map(self._fd, part["columns"], part["rows"])
-            store.index.load(bucket, self._read(*part["index"], np.int32), start)
+            store.index.load(bucket, self._read(*part["index"], np.int32), start, part.get("order", 0))
 
-    def changed(self, name: str, store: Store, where: NDArray[np.bool_]) -> None:
-        """Map the rows that changed, and take those of the buckets `where`."""
+    def order(self, name: str, bucket: int) -> int:
+        """Return `Index.orders` of a bucket that `base` maps; 0 if it maps no rows, or the number is not known."""
+        part = self._parts.get((name, bucket), {"rows": 0})
+        return part.get("order", 0) if part["rows"] else 0
+
+    def orders(self, name: str) -> NDArray[np.int64]:
+        """Return `Index.orders` when the file was written, with 0 for buckets of other ranks; -1 if it is not known."""
+        return np.array(self._parts.get((name, -1), {}).get("orders", [-1] * BUCKETS), np.int64)
+
+    def changed(self, name: str, store: Store, where: NDArray[np.bool_], ordered: NDArray[np.bool_]) -> None:
+        """Map the rows that changed, and take those of the buckets `where`.
+
+        The buckets `ordered` have their keys in the slots that they had when the file was written.
+        """
         part = self._parts.get((name, -1))
         if part is None:
             return
         gone: Keys = self._read(*part["gone"], np.int64)
-        start = store.map(self._fd, part["columns"], part["rows"])
-        store.upsert(np.arange(start, start + part["rows"]), gone, where)
+        start, count = store.map(self._fd, part["columns"], part["rows"]), part["rows"]
+        rows = np.arange(start, start + count)
+        if "slots" in part:
+            at = part["slots"]
+            buckets, slots = self._read(at[0], count, np.uint8), self._read(at[1], count, np.int32)
+            store.replace(rows, buckets, slots, where & ordered)
+            where = where & ~ordered
+            rows = rows[where[buckets]]
+        if len(rows) or len(gone):
+            store.upsert(rows, gone, where)
 
     def _read(self, start: int, count: int, dtype: Any) -> NDArray[Any]:
         data = os.pread(self._fd, count * np.dtype(dtype).itemsize, start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ class Index:
         self.counts = np.zeros(BUCKETS, np.int64)
         self.expected = np.zeros(BUCKETS, np.int64)
         """Number of keys for which a bucket gets a region at once when it needs a larger one."""
+        self.orders: NDArray[np.int64] = np.zeros(BUCKETS, np.int64)
+        """A random number for each bucket. While it stays the same, no key changes its slot in the region."""
         self._end = 1
         self._unused: dict[int, list[int]] = {}
 
@@ -53,6 +56,18 @@ class Index:
             going = going[(found >= 0) & (self._keys[found] != keys[going])]
         return rows
 
+    def slots_of(self, rows: Rows) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+        """Return the bucket of each indexed row, and the row's slot in the bucket's region."""
+        hashes = mix(self._keys[rows])
+        buckets, numbers = bucket_of(hashes), (rows + 1).astype(self.slots.dtype)
+        start, mask = self.starts[buckets], self.sizes[buckets] - 1
+        at = hashes.view(np.int64) & mask
+        going = np.flatnonzero(self.slots[start + at] != numbers)
+        while len(going):
+            at[going] = (at[going] + 1) & mask[going]
+            going = going[self.slots[start[going] + at[going]] != numbers[going]]
+        return buckets.astype(np.uint8), at.astype(np.int32)
+
     def add(self, rows: Rows) -> Rows:
         """Index rows whose keys are different. Return those that had some of these keys before."""
         hashes = mix(self._keys[rows])
@@ -68,17 +83,35 @@ class Index:
         self.counts -= np.bincount(bucket_of(mix(self._keys[before])), minlength=BUCKETS)
         return before
 
+    def put(self, rows: Rows, buckets: NDArray[np.uint8], slots: NDArray[np.int32]) -> Rows:
+        """Index rows in the slots that `slots_of` returned for them. Return those that had some of their keys before.
+
+        The regions must be in the order that they had then: see `orders`.
+        """
+        at = self.starts[buckets] + slots
+        before = self.slots[at].astype(np.int64) - 1
+        self.slots[at] = rows + 1
+        had = before >= 0
+        self.counts += np.bincount(buckets[~had], minlength=BUCKETS)
+        return before[had]
+
+    def reorder(self, buckets: Rows) -> None:
+        """Note that keys of these different buckets have other slots than before."""
+        self.orders[buckets] = np.frombuffer(os.urandom(8 * len(buckets)), np.int64)
+
     def remove(self, rows: Rows) -> None:
         """Forget rows. The buckets are built again without them."""
         gone = np.zeros(int(rows.max(initial=-1)) + 1, np.bool_)
         gone[rows] = True
-        for bucket in np.unique(bucket_of(mix(self._keys[rows]))).tolist():
+        buckets = np.unique(bucket_of(mix(self._keys[rows])))
+        for bucket in buckets.tolist():
             kept = self.rows_of(bucket)
             kept = kept[(kept >= len(gone)) | ~gone[np.minimum(kept, len(gone) - 1)]]
             self.region(bucket)[:] = 0
             self.counts[bucket] = len(kept)
             hashes = mix(self._keys[kept])
             self._place(kept, hashes, np.full(len(kept), bucket))
+        self.reorder(buckets)
 
     def rows_of(self, bucket: int) -> Rows:
         """Return the rows of a bucket, ascending."""
@@ -90,9 +123,10 @@ class Index:
         start = int(self.starts[bucket])
         return self.slots[start : start + int(self.sizes[bucket])]
 
-    def load(self, bucket: int, local: NDArray[Any], first: int) -> None:
+    def load(self, bucket: int, local: NDArray[Any], first: int, order: int) -> None:
         """Take a bucket's region: slots with the number of a row plus one, counted from row `first`."""
         self._take(bucket, len(local))
+        self.orders[bucket] = order
         region = self.region(bucket)
         np.multiply(local > 0, np.int32(first), out=region)
         region += local
@@ -106,6 +140,7 @@ class Index:
         for bucket in buckets.tolist():
             keys = max(self.counts[bucket] + more[bucket], self.expected[bucket])
             self._take(bucket, 1 << int(2 * keys).bit_length())
+        self.reorder(buckets)
         rows = np.concatenate(kept)
         hashes = mix(self._keys[rows])
         self._place(rows, hashes, bucket_of(hashes))

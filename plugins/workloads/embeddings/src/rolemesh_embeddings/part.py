@@ -13,8 +13,10 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
+from itertools import starmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -266,18 +268,21 @@ class Part:
             if name in about.get("counts", {}):
                 store.index.expected = np.where(where, about["counts"][name], store.index.expected)
         bases = np.where(where, self._bases, 1 << 62)
-        for name, update in about["files"]:
-            newer = bases < update
-            if name not in wanted and not newer.any():
-                continue
-            file = RowFile(self._found(name))
-            for store_name, store in self._stores.items():
-                for bucket in wanted.get(name, ()):
-                    file.base(store_name, store, bucket)
-                file.changed(store_name, store, newer)
-            file.close()
-            if all(each.name != name for each in self._files):
-                self._files.append(Named(name, update))
+        with ExitStack() as opened:
+            files: list[tuple[Named, RowFile, NDArray[np.bool_]]] = []
+            for named in starmap(Named, about["files"]):
+                newer = bases < named.update
+                if named.name in wanted or newer.any():
+                    file = RowFile(self._found(named.name))
+                    opened.callback(file.close)
+                    files.append((named, file, newer))
+            for name, store in self._stores.items():
+                ordered = _ordered(name, files, wanted)
+                for named, file, newer in files:
+                    for bucket in wanted.get(named.name, ()):
+                        file.base(name, store, bucket)
+                    file.changed(name, store, newer, ordered)
+        self._files += [named for named, *_ in files if named not in self._files]
         self._files.sort(key=lambda each: (each.update, each.name))
         for name, store in self._stores.items():
             if name not in about["rows"]:
@@ -358,6 +363,21 @@ def _all_of(buckets: list[int], store: Store) -> tuple[Rows, Keys]:
     """Return all rows of buckets, and no removed key."""
     found = [store.index.rows_of(bucket) for bucket in buckets]
     return np.concatenate([*found, np.zeros(0, np.int64)]), np.zeros(0, np.int64)
+
+
+def _ordered(
+    store: str, files: Sequence[tuple[Named, RowFile, NDArray[np.bool_]]], wanted: Mapping[str, Sequence[int]]
+) -> NDArray[np.bool_]:
+    """Return for each bucket whether its keys have the same slots in the file with all its rows and in newer ones."""
+    first = np.zeros(BUCKETS, np.int64)
+    for named, file, _ in files:
+        for bucket in wanted.get(named.name, ()):
+            first[bucket] = file.order(store, bucket)
+    same = first != 0
+    for _, file, newer in files:
+        orders = file.orders(store)
+        same &= ~newer | (orders == 0) | (orders == first)
+    return same
 
 
 def _fsync(path: Path) -> None:

@@ -179,8 +179,17 @@ class Store:
         self.index.remove(found[found >= 0])
         keys = self.columns["keys"][rows]
         rows = rows[where[bucket_of(mix(keys))]]
+        counts = self.index.counts.copy()
         self._free.append(self.index.add(rows))
+        self.index.reorder(np.flatnonzero(self.index.counts > counts))  # the process before had them in other slots
         return rows
+
+    def replace(
+        self, rows: Rows, buckets: NDArray[np.uint8], slots: NDArray[np.int32], where: NDArray[np.bool_]
+    ) -> None:
+        """Index those mapped `rows` that are in the buckets `where`, in the slots that `Index.slots_of` returned."""
+        here = np.flatnonzero(where[buckets])
+        self._free.append(self.index.put(rows[here], buckets[here], slots[here]))
 
     def put(self, columns: Mapping[str, NDArray[Any]], gone: Keys, where: NDArray[np.bool_]) -> None:
         """Take rows from memory as `upsert` does. They count as changed."""

@@ -20,6 +20,7 @@ from rolemesh_embeddings.exports import clean, write
 from rolemesh_embeddings.hashing import BUCKETS, Keys, bucket_of, flat, mix, unique
 from rolemesh_embeddings.hottest import Hottest
 from rolemesh_embeddings.options import EmbeddingsOptions
+from rolemesh_embeddings.owners import claim
 from rolemesh_embeddings.part import Part
 from rolemesh_embeddings.table import Table, looked_up, summed
 
@@ -27,8 +28,6 @@ __all__ = ["Embeddings"]
 
 SHOWN = 100
 """Number of updates between two records of the hottest keys."""
-OWNER = ".of-role-"
-"""Begin of the name of a file in a folder of exports, whose end is the role's name."""
 ENDS = ("_keys", "_values", "_grads")
 """Ends of the names of columns for a table, behind the table's name."""
 AT_ONCE = 256
@@ -41,7 +40,7 @@ class Embeddings(Workload):
     Options = EmbeddingsOptions
     options: EmbeddingsOptions
     deterministic = True
-    preload: ClassVar[Sequence[str]] = ("rolemesh_embeddings.workload",)
+    preload: ClassVar[Sequence[str]] = ("rolemesh_embeddings.workload", "numpy.ma")  # np.unique imports it, in 0.01 s
 
     @classmethod
     def check(cls, options: EmbeddingsOptions, world_size: int) -> None:
@@ -84,9 +83,13 @@ class Embeddings(Workload):
         self.ctx = ctx
         tables = {name: Table(name, options, ctx.seed) for name, options in self.options.tables.items()}
         folder = Path(ctx.run_dir, self.options.folder, ctx.role)
-        earlier = [origin / self.options.folder / ctx.role for origin in _resumed(ctx.run_dir)]
+        self._origins = _resumed(ctx.run_dir)
+        earlier = [origin / self.options.folder / ctx.role for origin in self._origins]
         self.part = Part(tables, ctx.rank, ctx.world_size, folder, self.options.file_mb, earlier)
-        self._exports = Path(ctx.run_dir, self.options.export)
+        claim(folder, ctx.role, ctx.run_dir, self._origins)
+        self._exports, self._exporting = Path(ctx.run_dir, self.options.export), False
+        if self._exports.is_dir():
+            self._claim_exports()
         self._dense = {
             name: keys[self._is_mine(keys)]
             for name, table in self.options.tables.items()
@@ -145,7 +148,7 @@ class Embeddings(Workload):
         readers keep the export before: the rank warns once, and goes on.
         """
         try:
-            self._claim()
+            self._claim_exports()
             write(self.part, self._exports, self.ctx.step, self.options.deltas, self.ctx.seed)
             self._unwritten = False
         except OSError as error:
@@ -154,16 +157,9 @@ class Embeddings(Workload):
             self._unwritten = True
         return Batch({"folder": [self.options.export]})
 
-    def _claim(self) -> None:
-        """Let the folder of exports belong to this role. Raises `RolemeshError` if it belongs to another one."""
-        self._exports.mkdir(parents=True, exist_ok=True)
-        (self._exports / f"{OWNER}{self.ctx.role}").touch()
-        for other in sorted({path.name for path in self._exports.glob(f"{OWNER}*")} - {f"{OWNER}{self.ctx.role}"}):
-            raise RolemeshError(
-                f"the exports of the role {other.removeprefix(OWNER)!r} are in the same folder",
-                where=str(self._exports),
-                remedy=f"give each role its own option `export`; if that role is gone, remove the file {other}",
-            )
+    def _claim_exports(self) -> None:
+        claim(self._exports, self.ctx.role, self.ctx.run_dir, self._origins)
+        self._exporting = True
 
     # -------------------------------------------------------------------------------------------------------- services
 
@@ -358,7 +354,8 @@ class Embeddings(Workload):
     def persisted(self, step: int) -> None:
         """See `Workload.persisted`. Remove files that no checkpoint from now on needs."""
         self.part.persisted(step)
-        clean(self.part, self._exports, step)
+        if self._exporting:
+            clean(self.part, self._exports, step)
 
 
 def _joined(parts: list[Keys]) -> Keys:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from rolemesh.errors import OptionsError
+from rolemesh_torch.model_folder import text_config_of
 
 __all__ = ["DIVIDED", "SUMMED", "check_divisible", "plan_of", "problem"]
 
@@ -107,8 +107,7 @@ def check_divisible(model: Path, parallel: int, world_size: int) -> list[Options
     if folder is not None and not (folder / "distributed" / "tensor_parallel.py").is_file():
         what = "the installed transformers cannot divide the layers of a model"
         errors.append(OptionsError(what, where=where, remedy='pip install -U "transformers>=5.19,<6"'))
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    config = config.get("text_config", config)
+    config = text_config_of(model)
     kind = str(config.get("model_type"))
     plan = plan_of(kind)
     if plan is not None and (why := problem(kind, plan)):

@@ -8,21 +8,24 @@ from typing import Any, TypeAlias
 
 from rolemesh.errors import OptionsError, nearest
 
-__all__ = ["COLUMNS", "Message", "PromptOption", "make_prompt", "question_of"]
+__all__ = ["COLUMNS", "Message", "PromptOption", "make_prompt", "question_of", "text_of"]
 
 Message: TypeAlias = dict[str, Any]
 PromptOption: TypeAlias = str | list[dict[str, str]] | None
 COLUMNS = ("prompt", "messages", "question", "problem")
 """Names that the column with the prompt may have, if the job file names none."""
-_PLACE = re.compile(r"\{(\w+)\}")
+_PLACE = re.compile(r"(\{+)([^\W\d]\w*)(\}+)")
+_LATEX = re.compile(r"\\[A-Za-z]+\*?(?:\{[^{}]*\})*$")
+"""The end of what is before an argument of a LaTeX command: the command and its other arguments."""
 
 
 def make_prompt(row: Mapping[str, Any], option: PromptOption, system: str | None) -> list[Message]:
     """Return the chat that a row asks with. Raises `OptionsError` if the row lacks a column.
 
     `option` is the name of a column, a text with {columns}, or messages with such texts; None: the first of `COLUMNS`
-    that the row has. A column has a text, which becomes the message of a user, or the messages of a chat.
-    `system` comes first, unless the chat begins with a system message itself.
+    that the row has. As in `str.format`, {{text}} stands for {text}; other braces stay as they are. A column has a
+    text, which becomes the message of a user, or the messages of a chat. `system` comes first, unless the chat begins
+    with a system message itself.
     """
     asked = _asked(row, option)
     chat = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
@@ -33,7 +36,14 @@ def make_prompt(row: Mapping[str, Any], option: PromptOption, system: str | None
 
 def question_of(chat: Sequence[Message]) -> str:
     """Return the text of the last message of a user; "" without one."""
-    return next((str(each["content"]) for each in reversed(chat) if each["role"] == "user"), "")
+    return next((text_of(each) for each in reversed(chat) if each["role"] == "user"), "")
+
+
+def text_of(message: Message) -> str:
+    """Return the content of a message as text: text parts line by line; "" for none."""
+    content = message.get("content") or ""
+    parts = content if isinstance(content, list) else [content]
+    return "\n".join(str(each.get("text", each) if isinstance(each, Mapping) else each) for each in parts)
 
 
 def _asked(row: Mapping[str, Any], option: PromptOption) -> str | list[Message]:
@@ -59,11 +69,25 @@ def _asked(row: Mapping[str, Any], option: PromptOption) -> str | list[Message]:
 
 
 def _filled(template: str, row: Mapping[str, Any]) -> str:
-    """Return a template with the values of its {columns}. Other braces stay as they are."""
-    return _PLACE.sub(lambda place: str(_column(row, place[1])), template)
+    """Return a template with the values of its {columns}. Raises `OptionsError` for \\boxed{column}, which may mean
+    both."""
+
+    def fill(place: re.Match[str]) -> str:
+        opened, name, closed = place.groups()
+        depth = min(len(opened), len(closed))
+        if depth == 1 and name in row and (command := _LATEX.search(template[: place.start()])):
+            what = f"the template has {command[0]}{{{name}}}, and the rows have a column {name!r}"
+            both = f"write {{{{{name}}}}} for the braces, or {{{{{{{name}}}}}}} for the column's value in braces"
+            raise OptionsError(what, where="prompt", remedy=both)
+        kept = depth // 2
+        value = str(_column(row, name)) if depth % 2 else name
+        return opened[depth:] + "{" * kept + value + "}" * kept + closed[depth:]
+
+    return _PLACE.sub(fill, template)
 
 
 def _column(row: Mapping[str, Any], name: str) -> Any:
     if name not in row:
-        raise OptionsError(f"a row has no column {name!r}", where="prompt", remedy=nearest(name, list(row)))
+        remedy = f"{nearest(name, list(row))}; in a template, {{{{{name}}}}} stands for {{{name}}}"
+        raise OptionsError(f"a row has no column {name!r}", where="prompt", remedy=remedy)
     return row[name]

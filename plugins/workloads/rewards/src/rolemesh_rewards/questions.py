@@ -15,7 +15,7 @@ from rolemesh.api.batch import Batch
 from rolemesh.api.partition import Split
 from rolemesh.api.workload import RankContext, State, Workload, operator
 from rolemesh.errors import OptionsError
-from rolemesh_rewards.prompts import Message, PromptOption, make_prompt, question_of
+from rolemesh_rewards.prompts import Message, PromptOption, make_prompt, question_of, text_of
 from rolemesh_rewards.table import Row, read_rows
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ class QuestionsOptions(BaseModel, extra="forbid"):
     split: str | None = Field(None, description="split of a saved dataset that has several")
     prompt: PromptOption = Field(
         None,
-        description="column with a text or a chat, a template such as '{a} + {b} = ?', or messages with templates; "
-        "by default the first of the columns prompt, messages, question, problem",
+        description="column with a text or a chat, a template such as '{a} + {b} = ?' ({{a}} stands for {a}), or "
+        "messages with templates; by default the first of the columns prompt, messages, question, problem",
     )
     system: str | None = Field(None, description="system prompt; by default none, so the chat template's own is used")
     chat: bool = Field(
@@ -137,7 +137,7 @@ class Questions(Workload):
         chats = [self.chats[row] for _, row in mine]
         prompts: dict[str, Any] = {"messages": chats}
         if not self.options.chat:
-            prompts = {"prompt": ["\n".join(str(each["content"]) for each in chat) for chat in chats]}
+            prompts = {"prompt": ["\n".join(text_of(each) for each in chat) for chat in chats]}
         return Batch(
             {
                 **prompts,

@@ -48,7 +48,7 @@ def _unreadable(path: Path, why: str, remedy: str) -> OptionsError:
 def _json(path: Path) -> Iterator[Row]:
     """Yield the objects of JSON lines, or of a list."""
     with path.open("rb") as file:
-        head = file.read(64).lstrip(b"\xef\xbb\xbf \t\r\n")
+        head = file.read(1 << 16).lstrip(b"\xef\xbb\xbf \t\r\n")
         file.seek(0)
         if head.startswith(b"["):
             yield from _objects(path, file.read().lstrip(b"\xef\xbb\xbf"))
@@ -89,7 +89,7 @@ def _csv(path: Path) -> Iterator[Row]:
 def _parquet(path: Path) -> Iterator[Row]:
     arrow = _arrow(path)
     try:
-        for batch in arrow.parquet.ParquetFile(path).iter_batches():
+        for batch in arrow.parquet.ParquetFile(path, coerce_int96_timestamp_unit="us").iter_batches():
             yield from batch.to_pylist()
     except arrow.ArrowException as error:
         raise _unreadable(path, str(error), "write the file again") from error

@@ -6,12 +6,13 @@ Files are not mapped: pages of a mapped file would count as the process's memory
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
+from rolemesh_torch.model_folder import header_of, weight_files
 
 __all__ = ["Checkpoint", "Entry"]
 
@@ -50,19 +51,13 @@ class Checkpoint:
     def __init__(self, folder: Path) -> None:
         """Read the headers of the files. A folder without such files has no tensors.
 
-        Raises `ValueError` for a file that is not safetensors, and `OSError` for a missing one.
+        Raises `OptionsError` for a file that is missing or damaged.
         """
         self.tensors: dict[str, Entry] = {}
-        for path in _files(folder):
-            with path.open("rb") as file:
-                length = int.from_bytes(file.read(8), "little")
-                try:
-                    header = json.loads(file.read(min(length, path.stat().st_size)))
-                except ValueError:
-                    raise ValueError(f"{path} has no header of a safetensors file; copy it again") from None
-            header.pop("__metadata__", None)
-            for name, found in header.items():
-                start = 8 + length + found["data_offsets"][0]
+        for path in weight_files(folder):
+            data, tensors = header_of(path)
+            for name, found in tensors.items():
+                start = data + found["data_offsets"][0]
                 self.tensors[name] = Entry(path, start, _DTYPES.get(found["dtype"]), tuple(found["shape"]))
 
     def read(self, name: str, start: int, out: torch.Tensor) -> None:
@@ -95,15 +90,6 @@ class Checkpoint:
             if not torch.equal(*pieces):
                 return False
         return True
-
-
-def _files(folder: Path) -> list[Path]:
-    if (folder / "model.safetensors").is_file():
-        return [folder / "model.safetensors"]
-    index = folder / "model.safetensors.index.json"
-    if not index.is_file():
-        return []
-    return [folder / name for name in sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))]
 
 
 def _fill(file: int, at: int, out: torch.Tensor, name: str, path: Path) -> None:

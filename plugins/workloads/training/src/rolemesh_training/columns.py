@@ -13,12 +13,24 @@ from rolemesh.errors import RolemeshError
 from rolemesh_training.foreign import READS, REMEDIES
 from rolemesh_training.sampling import row_name
 
-__all__ = ["IGNORED", "check_columns", "every_finite", "row_numbers", "target_rows", "text_rows", "token_ids"]
+__all__ = [
+    "IGNORED",
+    "check_columns",
+    "every_finite",
+    "known_ids",
+    "row_numbers",
+    "target_rows",
+    "text_rows",
+    "token_ids",
+]
+__all__ += ["untaught_rows"]
 
 IGNORED = -100
 """The label of a token that does not count."""
 _MASKS = ("loss_mask", "completion_mask", "assistant_masks")
 """Columns with a number for each token, 0 for those that are no targets."""
+_IDS = ("input_ids", "prompt_ids", "completion_ids", "chosen_ids", "rejected_ids", "labels", "teacher_ids")
+"""Columns with ids of tokens."""
 
 
 def check_columns(batch: Batch, step: str) -> None:
@@ -71,6 +83,20 @@ def token_ids(batch: Batch, name: str, row: int) -> NDArray[np.int64]:
     return found.astype(np.int64)
 
 
+def known_ids(batch: Batch, vocabulary: int | None) -> None:
+    """Raise `RolemeshError` with the first row that has an id of `vocabulary` or more. None: the model has no
+    vocabulary."""
+    for name in _IDS if vocabulary is not None else ():
+        for row, ids in enumerate(batch.get(name, ())):
+            found = np.asarray(ids)
+            if found.size and found.dtype.kind in "iu" and found.max() >= vocabulary:
+                raise RolemeshError(
+                    f"the column {name!r} has the token {found.max()}, and the model knows {vocabulary} tokens",
+                    where=row_name(batch, row),
+                    remedy="make the rows with the tokenizer of this model; a teacher must have the same vocabulary",
+                )
+
+
 def text_rows(batch: Batch) -> list[NDArray[np.int64]]:
     """Return the tokens of each row (int64), without padding."""
     rows = [token_ids(batch, "input_ids", row) for row in range(batch.rows)]
@@ -93,6 +119,13 @@ def target_rows(batch: Batch) -> list[NDArray[np.int64]]:
         found = [np.where(np.asarray(mask) != 0, row, IGNORED) for row, mask in pairs]
     parts = _parts(batch) if "attention_mask" in batch else [slice(None)] * batch.rows
     return [row[part] for row, part in zip(found, parts, strict=True)]
+
+
+def untaught_rows(batch: Batch) -> list[int]:
+    """Return the rows whose labels or masks count no token after the first, which no other token predicts."""
+    if "labels" not in batch and not any(name in batch for name in _MASKS):
+        return []
+    return [row for row, targets in enumerate(target_rows(batch)) if np.all(targets[1:] == IGNORED)]
 
 
 def _parts(batch: Batch) -> Iterator[slice]:

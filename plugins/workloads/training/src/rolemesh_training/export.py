@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from transformers import AutoConfig
 
 from rolemesh.errors import OptionsError
+from rolemesh_torch.model_folder import config_of
 from rolemesh_training.model import TASKS
 
 __all__ = ["export"]
@@ -27,6 +28,8 @@ _WEIGHTS = (
     ".h5",
     ".msgpack",
     ".gguf",
+    ".onnx",
+    ".onnx_data",
 )
 
 
@@ -43,10 +46,12 @@ def export(source: Path, parameters: Mapping[str, torch.Tensor], folder: Path, t
             where="model",
             remedy="put it back; the job's snapshots have the weights only",
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in sorted(source.iterdir()):
-        if path.is_file() and not path.name.endswith(_WEIGHTS):
-            shutil.copy(path, folder)
+    for path in sorted(source.rglob("*")):  # folders too: templates, and the code of a model
+        inside = path.relative_to(source)
+        hidden = any(part.startswith(".") for part in inside.parts[:-1])
+        if path.is_file() and not hidden and not path.name.endswith(_WEIGHTS):
+            (folder / inside).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, folder / inside)
     (folder / "config.json").write_text(json.dumps(_config(source, parameters, task), indent=2) + "\n")
     tensors = {name: tensor.contiguous() for name, tensor in parameters.items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -54,7 +59,7 @@ def export(source: Path, parameters: Mapping[str, torch.Tensor], folder: Path, t
 
 def _config(source: Path, parameters: Mapping[str, torch.Tensor], task: str) -> dict[str, Any]:
     """Return the ``config.json`` of the exported model: that of `source`, updated for the trained parameters."""
-    config: dict[str, Any] = json.loads((source / "config.json").read_text())
+    config = config_of(source)
     known = AutoConfig.from_pretrained(source, local_files_only=True)
     config["architectures"] = [TASKS[task]._model_mapping[type(known)].__name__]
     if task == "value":

@@ -43,9 +43,20 @@ def adapt(model: torch.nn.Module, options: LoRAOptions, task: str, seed: int) ->
 
 
 def _every_target_exists(model: torch.nn.Module, targets: Sequence[str], heads: Sequence[str]) -> None:
-    """Raise `RolemeshError` for a target without a layer. peft matches a target with a layer's full name, or with its
-    end after a dot, and ignores a target without a match if another target has one. A new head is trained whole and
-    takes no adapter."""
+    """Raise `RolemeshError` for a target without a layer, and for a head that is tied to the embedding.
+
+    peft matches a target with a layer's full name, or with its end after a dot, and ignores a target without a match if
+    another target has one. A new head is trained whole and takes no adapter.
+    """
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    if head is not None and getattr(model.config, "tie_word_embeddings", False):  # type: ignore[union-attr]
+        own = next(name for name, layer in model.named_modules() if layer is head)
+        if tied := [t for t in targets if own == t or own.endswith(f".{t}")]:
+            raise RolemeshError(
+                f"the layer {tied[0]!r} has the weights of the token embedding, which no adapter changes",
+                where="lora.targets",
+                remedy=f"leave {tied[0]!r} out",
+            )
     names = [name for name, _ in model.named_modules() if name and name.partition(".")[0] not in heads]
     missing = [t for t in targets if not any(name == t or name.endswith(f".{t}") for name in names)]
     if targets and not missing:

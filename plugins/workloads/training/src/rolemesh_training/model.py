@@ -17,7 +17,7 @@ from transformers import (
 from rolemesh_training import attention
 from rolemesh_training.options import HuggingFaceOptions
 
-__all__ = ["TASKS", "architecture", "decoder_layers", "finished", "load", "parameters", "without_dropout"]
+__all__ = ["TASKS", "architecture", "buffers", "decoder_layers", "finished", "load", "parameters", "without_dropout"]
 
 _LOG = logging.getLogger(__name__)
 TASKS: Final[dict[str, Any]] = {
@@ -107,6 +107,22 @@ def parameters(
     if options.lora is None:
         return found
     return {name.replace(".default.", "."): p for name, p in found.items() if p.requires_grad}
+
+
+def buffers(model: torch.nn.Module, options: Any) -> dict[str, torch.Tensor]:
+    """Return the buffers that are synced and saved, by name: those of ``state_dict``, such as a router's bias or a
+    running mean. With `lora` there are none.
+
+    A buffer with several names appears once.
+    """
+    if options.lora is not None:
+        return {}
+    return {
+        f"{prefix}.{name}".lstrip("."): buffer
+        for prefix, module in model.named_modules()
+        for name, buffer in module.named_buffers(recurse=False)
+        if name not in module._non_persistent_buffers_set
+    }
 
 
 def decoder_layers(model: torch.nn.Module) -> list[torch.nn.Module]:

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from rolemesh.api.batch import Batch, Ragged, Shard, Shards, concat
 from rolemesh.api.workload import RankContext, State
 from rolemesh.errors import RolemeshError
-from rolemesh_training.columns import check_columns, text_rows
+from rolemesh_training.blocks import Blocks, chunk
+from rolemesh_training.columns import check_columns, known_ids, text_rows, untaught_rows
 from rolemesh_training.completions import Completions
 from rolemesh_training.contract import LossContext, LossFunction, LossOutput
 from rolemesh_training.generators import generator_states, restore_generators, seed_generators
@@ -32,6 +33,7 @@ from rolemesh_training.learning import OVERFLOW, WEIGHTLESS, ZERO, Learning, cau
 from rolemesh_training.lengths import TokenColumn, fitted, taken
 from rolemesh_training.lent import Lent
 from rolemesh_training.measured import Fitness, fitness, remember, strictest
+from rolemesh_training.model import buffers
 from rolemesh_training.options import LOSS_OPTIONS, ONE_THREAD, token_column
 from rolemesh_training.packing import completion_logprobs, completion_values, row_scores
 from rolemesh_training.parking import Parking
@@ -71,10 +73,12 @@ class Trainer(ABC):
         self.group = self.ranks.data
         self.lent = Lent(ctx)
         self.prepare()
+        self.buffers = Blocks(self.kept_buffers(), ctx.rank, ctx.world_size, self.chunk_of)
         self.parking = Parking(self.on_device())
         self._said: set[tuple[str, str]] = set()
         self._fit: Fitness | None = None
         config = text_config(self.model)
+        self._vocabulary: int | None = getattr(config, "vocab_size", None)
         self._positions: int | None = getattr(config, "max_position_embeddings", None)
         self.speed = Speed(self.model, config, self.device, self.options.peak_tflops, self.ranks.tensor.size)
         if self.options.measured:
@@ -94,6 +98,10 @@ class Trainer(ABC):
     @abstractmethod
     def prepare(self) -> None:
         """Create `model` and, unless it is frozen, the optimizer."""
+
+    def kept_buffers(self) -> dict[str, torch.Tensor]:
+        """Return the model's buffers that are part of weights and snapshots. Every rank has all of each."""
+        return buffers(self.model, self.options)
 
     @abstractmethod
     def backward(self, output: LossOutput, share: float, *, last: bool) -> None:
@@ -122,7 +130,12 @@ class Trainer(ABC):
 
     @abstractmethod
     def shards(self) -> dict[str, Any]:
-        """Return the live tensors of the state: ``model`` by parameter, and ``optimizer`` by moment and parameter."""
+        """Return the live tensors of the state but buffers: ``model`` by parameter, ``optimizer`` by moment and
+        parameter."""
+
+    def chunk_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return this rank's part of dimension 0, as `torch.chunk` cuts it for all ranks of the role."""
+        return chunk(tensor, self.ctx.rank, self.ctx.world_size)
 
     @property
     @abstractmethod
@@ -161,7 +174,10 @@ class Trainer(ABC):
             raise RolemeshError(f"role {self.ctx.role} is frozen, and cannot be trained", remedy=remedy)
         self.speed.begin()
         batch = self._joined(batch)
-        batch = self._recent(self._fitting(batch, token_column(self.options.loss), "train"))
+        tokens = token_column(self.options.loss)
+        batch = self._recent(self._fitting(batch, tokens, "train"))
+        if tokens == "input_ids":
+            self._tell_untaught(batch)
         batch = self._with_old_logprobs(batch)
         self.model.train()
         cuts = [batch.rows * i // self.options.mini_batches for i in range(self.options.mini_batches + 1)]
@@ -194,7 +210,11 @@ class Trainer(ABC):
             self.ctx.warn(text)
 
     def _fitting(self, batch: Batch, tokens: TokenColumn | None, operator: str) -> Batch:
-        """Return the rows that are not too long, or were cut. Dropped rows are counted, and a warning is given once."""
+        """Return the rows that are not too long, or were cut. Dropped rows are counted, and a warning is given once.
+
+        Raises `RolemeshError` for an id that the model's vocabulary does not have.
+        """
+        known_ids(batch, self._vocabulary)
         limit = getattr(self.options, "max_length", None) or self._positions
         found = fitted(batch, limit, getattr(self.options, "too_long", "drop"), tokens)
         for what, which in (("dropped", found.dropped), ("truncated", found.truncated)):
@@ -204,6 +224,13 @@ class Trainer(ABC):
                 text = f"{row_name(batch, row)} {fault}, and is {what} by {operator}; further ones are counted only"
                 self._warn_once(operator, what, f"{text} (rows_{what})")
         return found.batch
+
+    def _tell_untaught(self, batch: Batch) -> None:
+        """Count the rows without a target, and warn once."""
+        if found := untaught_rows(batch):
+            self._count(rows_without_target=len(found))
+            text = f"{row_name(batch, found[0])} has no target: its mask or its labels count no token"
+            self._warn_once("train", "untaught", f"{text}; further ones are counted only (rows_without_target)")
 
     def _recent(self, batch: Batch) -> Batch:
         """Return the rows without tokens that are older than `max_staleness`. The others are counted, and a warning is
@@ -287,6 +314,9 @@ class Trainer(ABC):
 
     def step(self, weight: float, batch: Batch | None = None, whole: Batch | None = None) -> None:
         """Step the optimizer unless there is nothing to learn. Count the result, the same on every rank."""
+        if self.ctx.world_size > 1:
+            for buffer in self.buffers.parameters.values():  # a running mean: that of rank 0, as with torch's DDP
+                dist.broadcast(buffer.view(torch.uint8) if buffer.dtype == torch.bool else buffer, src=0)
         if weight > 0:
             done = self.update(weight)
             if done is None:
@@ -375,7 +405,7 @@ class Trainer(ABC):
 
     def weights(self) -> Shards:
         """See `TrainerWorkload.weights`."""
-        shards = Shards(self.whole())
+        shards = Shards({**self.whole(), **self.buffers.shards(self.lent.sent(self.buffers.data))})
         held = np.array([self.version] if self.ctx.rank == 0 else [], dtype=np.int64)
         shards["__version__"] = Shard(held, (1,), (0 if self.ctx.rank == 0 else 1,))
         lora = getattr(self.options, "lora", None)
@@ -392,11 +422,14 @@ class Trainer(ABC):
             return None
         rng = generator_states(self.device)
         told = {"version": self.version, "updates": self.updates, "learning": self.learning.state(), "rng": rng}
-        return {**told, **self.progress(), **self.shards()}
+        return {**told, **self.progress(), **self.shards(), "buffers": self._whole_buffers()}
+
+    def _whole_buffers(self) -> dict[str, Shard]:
+        return {n: Shard(b, tuple(b.shape), (0,) * b.dim()) for n, b in self.buffers.parameters.items()}
 
     def restore(self, state: State) -> None:
         """Restore a snapshot. Raises `ValueError` if it is of another model, or is not this rank's part of it."""
-        for name, own in self.shards().items():
+        for name, own in {**self.shards(), "buffers": self._whole_buffers()}.items():
             self._fill(own, state.get(name, {}), name)
         self.version = int(state["version"])
         self.learning.restore(state.get("learning"), int(state["updates"]))

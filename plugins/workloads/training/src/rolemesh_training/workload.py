@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -12,6 +11,7 @@ from rolemesh.api.batch import Batch, Shards
 from rolemesh.api.partition import Sharded, Split
 from rolemesh.api.workload import OperatorSpec, RankContext, State, Workload, operator
 from rolemesh.errors import OptionsError, raise_all
+from rolemesh_torch.model_folder import INDEX, WEIGHTS, config_of, damages, weight_files
 from rolemesh_training.agreement import disagreements, flow_calls, frozen, without_effect
 from rolemesh_training.options import ONE_THREAD, HuggingFaceOptions
 
@@ -22,12 +22,11 @@ if TYPE_CHECKING:
 __all__ = ["TrainerWorkload", "check_folder"]
 
 
-_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _OF_TASK = {"causal_lm": ("logprobs",), "value": ("values",), "classification": ("scores",), "module": ()}
 
 
 def check_folder(options: HuggingFaceOptions) -> None:
-    """Check that the model folder has the files that `init` and `task` need."""
+    """Check that the model folder has the files that `init` and `task` need, and that they are whole."""
     folder = Path(options.model)
     if not folder.is_dir():
         raise OptionsError(
@@ -41,23 +40,22 @@ def check_folder(options: HuggingFaceOptions) -> None:
             where="model",
             remedy="options.model must be a folder written by save_pretrained() or downloaded from a model hub",
         )
-    if options.init == "pretrained" and not any((folder / name).is_file() for name in _WEIGHTS):
+    raise_all(damages(folder, weights=options.init == "pretrained"))
+    if options.init == "pretrained" and not weight_files(folder):
         raise OptionsError(
-            f"the model folder {folder} has neither {_WEIGHTS[0]} nor {_WEIGHTS[1]}",
+            f"the model folder {folder} has neither {WEIGHTS} nor {INDEX}",
             remedy="put the weights there, or set options.init to random for new weights from its config.json",
         )
     if options.lora is not None and importlib.util.find_spec("peft") is None:
         raise OptionsError(
             "adapters are peft's, which is not installed", where="lora", remedy='pip install "rolemesh-training[lora]"'
         )
-    if options.task == "classification":
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        if config.get("pad_token_id") is None:
-            raise OptionsError(
-                f"{folder}/config.json has no pad_token_id, which says where a row of a classifier ends",
-                where="task",
-                remedy="set pad_token_id there to a token that ends no row",
-            )
+    if options.task == "classification" and config_of(folder).get("pad_token_id") is None:
+        raise OptionsError(
+            f"{folder}/config.json has no pad_token_id, which says where a row of a classifier ends",
+            where="task",
+            remedy="set pad_token_id there to a token that ends no row",
+        )
 
 
 class TrainerWorkload(Workload):
@@ -69,6 +67,7 @@ class TrainerWorkload(Workload):
 
     group: ClassVar[Literal["independent", "collective"]] = "collective"
     deterministic: ClassVar[bool] = True
+    lends: ClassVar[Collection[str]] = ("weights",)
     preload: ClassVar[Sequence[str]] = (
         "rolemesh_training.trainer",
         "rolemesh_training.losses",
@@ -138,7 +137,7 @@ class TrainerWorkload(Workload):
             return
         from rolemesh_training.export import export
 
-        export(Path(options.model), state["model"], folder, options.task)
+        export(Path(options.model), {**state["model"], **state.get("buffers", {})}, folder, options.task)
 
     def setup(self, ctx: RankContext) -> None:
         self.engine = self.make(ctx)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from rolemesh_vllm.checkpoint import HEAD, missing_layer, weight_files
+from rolemesh_vllm.checkpoint import HEAD, loaded_files, missing_layer
 
 __all__ = ["check_adapters", "merged"]
 
@@ -42,7 +42,7 @@ def merged(
     """Yield each tensor of the model's safetensors files, which stay mapped, with its adapter added; a tied head comes
     last."""
     head = None
-    for path in weight_files(model):
+    for path in loaded_files(model):
         with safe_open(path, "pt") as file:
             for name in file.keys():  # noqa: SIM118 (it is no mapping)
                 weight, base = file.get_tensor(name), name.removesuffix(".weight")

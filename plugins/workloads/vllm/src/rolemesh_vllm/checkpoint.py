@@ -6,7 +6,6 @@ names and shapes are compared before anything changes.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,33 +13,26 @@ from typing import Any
 
 from rolemesh.api.batch import Shard
 from rolemesh.errors import OptionsError, did_you_mean
+from rolemesh_torch.model_folder import INDEX, WEIGHTS, config_of, header_of, weight_files
 
 __all__ = ["check_adapted_layers", "check_same_model", "checkpoint_shapes", "complete_names", "in_pieces"]
-__all__ += ["check_weight_files", "missing_layer", "tied_embedding", "weight_files"]
+__all__ += ["check_weight_files", "loaded_files", "missing_layer", "tied_embedding"]
 
 HEAD = "lm_head.weight"
 
 
-def weight_files(model: Path) -> list[Path]:
-    """Return the files with the model's weights: ``model.safetensors``, or those that its index names.
-
-    The trainer reads the same files. Other files beside them, such as ``consolidated.safetensors``, are left out: they
-    hold the weights again, under other names. For a folder with neither, return the files that vLLM reads: all
-    safetensors.
-    """
-    if (single := model / "model.safetensors").is_file():
-        return [single]
-    if not (index := model / "model.safetensors.index.json").is_file():
-        return sorted(model.glob("*.safetensors"))
-    return [model / name for name in sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))]
+def loaded_files(model: Path) -> list[Path]:
+    """Return the files with the model's weights: those that the trainer reads, or all safetensors, as vLLM does, in a
+    folder without them."""
+    return weight_files(model) or sorted(model.glob("*.safetensors"))
 
 
 def check_weight_files(model: Path, engine: Mapping[str, Any]) -> list[OptionsError]:
-    """Check that vLLM's loader reads the files of `weight_files`. Beside ``model.safetensors`` it would read all
+    """Check that vLLM's loader reads the files of `loaded_files`. Beside ``model.safetensors`` it would read all
     safetensors, if no index names them. Skipped if the options set `load_format`."""
-    if not (model / "model.safetensors").is_file() or (model / "model.safetensors.index.json").is_file():
+    if not (model / WEIGHTS).is_file() or (model / INDEX).is_file():
         return []
-    others = sorted(path.name for path in model.glob("*.safetensors") if path.name != "model.safetensors")
+    others = sorted(path.name for path in model.glob("*.safetensors") if path.name != WEIGHTS)
     if not others or "load_format" in engine:
         return []
     what = f"the model folder {model} has {', '.join(others)} beside model.safetensors, and vLLM would read all of them"
@@ -51,11 +43,8 @@ def check_weight_files(model: Path, engine: Mapping[str, Any]) -> list[OptionsEr
 def checkpoint_shapes(model: Path) -> dict[str, tuple[int, ...]]:
     """Return name and shape of every tensor in the model's safetensors files; empty if there are none."""
     shapes: dict[str, tuple[int, ...]] = {}
-    for path in weight_files(model):
-        with path.open("rb") as file:
-            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        header.pop("__metadata__", None)
-        shapes |= {name: tuple(entry["shape"]) for name, entry in header.items()}
+    for path in loaded_files(model):
+        shapes |= {name: tuple(entry["shape"]) for name, entry in header_of(path)[1].items()}
     return shapes
 
 
@@ -75,8 +64,8 @@ def check_same_model(options: Any, role: str, theirs: Any) -> list[OptionsError]
     if not isinstance(other, str) or other == options.model:
         return []
     try:
-        one, two = (json.loads(Path(each, "config.json").read_text("utf-8")) for each in (options.model, other))
-    except (OSError, ValueError):
+        one, two = (config_of(Path(each)) for each in (options.model, other))
+    except OptionsError:
         return []
     differ = sorted(k for k in one.keys() & two.keys() if one[k] != two[k] and not _OF_NO_EFFECT.fullmatch(k))
     if not differ:

@@ -19,6 +19,8 @@ from vllm.exceptions import VLLMClientError
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 from rolemesh.api.batch import Batch, Shard
+from rolemesh.errors import RolemeshError
+from rolemesh_torch.chats import chat_text, plain_text, template_columns
 from rolemesh_vllm.adapters import check_adapters, merged
 from rolemesh_vllm.buckets import in_buckets
 from rolemesh_vllm.checkpoint import checkpoint_shapes, complete_names, tied_embedding
@@ -100,21 +102,31 @@ class Engine:
         bos: int | None = self.tokenizer.bos_token_id
         return bos if bos is not None and self.tokenizer.encode("")[:1] == [bos] else None
 
-    def tokens(self, prompts: Batch) -> list[list[int]]:
-        """Return the token ids of each row's prompt. A token that opens every text is there exactly once."""
+    def tokens(self, prompts: Batch, name: Callable[[int], str] = "prompt {}".format) -> list[list[int]]:
+        """Return the token ids of each row's prompt. A token that opens every text is there exactly once.
+
+        Raises `RolemeshError` with the `name` of a row whose messages cannot be rendered.
+        """
         column = prompt_column(prompts)
         if column == "prompt_ids":
             return [np.asarray(ids).tolist() for ids in prompts[column]]
-        if column == "messages" and self.options.chat_template:  # which says itself what opens the text
-            return [self.tokenizer.encode(self._render(m), add_special_tokens=False) for m in prompts[column]]
-        texts = prompts[column] if column == "prompt" else [_lines(m) for m in prompts[column]]
+        texts = prompts[column]
+        if column == "messages":
+            texts = [self._render(chat, template_columns(prompts, row), name(row)) for row, chat in enumerate(texts)]
+            if self.options.chat_template:  # which says itself what opens the text
+                return [self.tokenizer.encode(text, add_special_tokens=False) for text in texts]
         opening = self.opening
         rows = [self.tokenizer.encode(text) for text in texts]
         # A text that was rendered with a chat template may have it already.
         return [ids[1:] if opening is not None and ids[:2] == [opening] * 2 else ids for ids in rows]
 
-    def _render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        return str(self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
+    def _render(self, messages: Sequence[Mapping[str, Any]], columns: Mapping[str, Any], name: str) -> str:
+        if self.options.chat_template:
+            return chat_text(self.tokenizer, messages, columns, prompt=True, name=name)
+        if columns:
+            what = f"{name} has {' and '.join(columns)} for a chat template, and chat_template is false"
+            raise RolemeshError(what, remedy="set chat_template to true, or leave the columns out")
+        return "\n".join(plain_text(message, name) for message in messages)
 
     def complete(
         self,
@@ -151,7 +163,7 @@ class Engine:
             shape = shape_of(params, room)
             if "structured_outputs" in shape:
                 shape["structured_outputs"] = StructuredOutputsParams(**shape["structured_outputs"])
-            request = SamplingParams(output_kind=RequestOutputKind.FINAL_ONLY, **shape)
+            request = exactly(shape, output_kind=RequestOutputKind.FINAL_ONLY)
             output = (await self.sampler.sample(ids, request)).outputs[0]
         except VLLMClientError as error:
             raise ValueError(str(error)) from error
@@ -248,22 +260,21 @@ def sampling(options: VLLMOptions, seeds: Sequence[int], **instead: Any) -> list
     names = ("temperature", *NUCLEUS, *PENALTIES, "min_tokens")
     shape = {name: getattr(options, name) for name in names} | instead
     shape["logit_bias"] = shape["logit_bias"] or None
-    return [
-        SamplingParams(
-            n=1,
-            seed=seed if shape["temperature"] > 0 else None,
-            max_tokens=options.max_tokens,
-            stop=options.stop or None,
-            stop_token_ids=options.stop_token_ids or None,
-            logprobs=0,
-            **shape,
-        )
-        for seed in seeds
-    ]
+    shape |= {"n": 1, "max_tokens": options.max_tokens, "logprobs": 0}
+    shape |= {name: getattr(options, name) or None for name in ("stop", "stop_token_ids")}
+    return [exactly(shape | {"seed": seed if shape["temperature"] > 0 else None}) for seed in seeds]
 
 
-def _lines(messages: Sequence[Mapping[str, str]]) -> str:
-    return "\n".join(message["content"] for message in messages)
+def exactly(shape: Mapping[str, Any], **more: Any) -> SamplingParams:
+    """Return the parameters `shape`, and `more`. Raises `ValueError` for a value that vLLM would replace by another."""
+    made = SamplingParams(**shape, **more)
+    for name, asked in shape.items():
+        used = getattr(made, name)
+        if isinstance(used, list):  # vLLM makes a list of one text or of none, and may leave out repetitions
+            used, asked = set(used), {asked} if isinstance(asked, str) else set(asked or ())
+        if used != asked and not (made.temperature == 0 and name in NUCLEUS):  # greedy sampling needs no nucleus
+            raise ValueError(f"vLLM samples with {name} {used}, not {asked}; set {name} to {used}, or another value")
+    return made
 
 
 def completion(output: Any) -> Completion:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from rolemesh.errors import OptionsError, PluginError, did_you_mean
 from rolemesh.kinds.installed import version as installed_version
+from rolemesh_torch.model_folder import INDEX, text_config_of
 from rolemesh_vllm.options import NUCLEUS, PENALTIES
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "check_invariant",
     "check_length",
     "check_logprobs",
+    "check_temperature",
     "context_length",
     "default_engine_args",
     "is_cpu_build",
@@ -133,6 +134,20 @@ def check_logprobs(options: Any) -> list[OptionsError]:
     ]
 
 
+COLDEST, HOTTEST = 0.01, 2.0
+"""Temperatures between which vLLM samples as asked. It replaces lower ones above 0, and refuses higher ones."""
+
+
+def check_temperature(options: Any) -> list[OptionsError]:
+    """Check that vLLM samples at the temperature of the options."""
+    asked = options.temperature
+    if asked == 0 or COLDEST <= asked <= HOTTEST:
+        return []
+    what = f"vLLM samples at 0, or at {COLDEST} to {HOTTEST}, and not at {asked}"
+    remedy = f"set it to 0, which is greedy, or to {COLDEST}" if asked < COLDEST else f"set it to at most {HOTTEST}"
+    return [OptionsError(what, where="temperature", remedy=remedy)]
+
+
 _SAMPLING = {
     **{name: f"set the role's option {name}" for name in ("temperature", *NUCLEUS, *PENALTIES, "min_tokens")},
     "max_new_tokens": "set the role's option max_tokens",
@@ -143,10 +158,9 @@ _LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length
 
 def context_length(model: Path) -> int | None:
     """Return the number of positions of the model in the folder; None if its config does not say it plainly."""
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    config = config.get("text_config", config)
+    config = text_config_of(model)
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    if scaling.get("rope_type", scaling.get("type", "default")) != "default":
+    if not isinstance(scaling, dict) or scaling.get("rope_type", scaling.get("type", "default")) != "default":
         return None
     return min((config[name] for name in _LENGTHS if isinstance(config.get(name), int)), default=None)
 
@@ -181,8 +195,7 @@ def check_divisible(model: Path, engine: Mapping[str, Any]) -> list[OptionsError
     where = f"engine.{TENSOR_PARALLEL}"
     if not isinstance(parts, int) or isinstance(parts, bool) or parts < 1:
         return [OptionsError(f"tensor_parallel_size is {parts!r}", where=where, remedy="give a whole number from 1")]
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    heads = config.get("text_config", config).get("num_attention_heads")
+    heads = text_config_of(model).get("num_attention_heads")
     if not isinstance(heads, int) or heads % parts == 0:
         return []
     fits = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
@@ -228,7 +241,7 @@ def default_engine_args(
     which hold the weights under other names.
     """
     args: dict[str, Any] = {"logprobs_mode": PROCESSED, "enable_prefix_caching": True}
-    if (model / "model.safetensors.index.json").is_file() and any(model.glob("consolidated*.safetensors")):
+    if (model / INDEX).is_file() and any(model.glob("consolidated*.safetensors")):
         args["load_format"] = "hf"
     if cpu:
         args |= {

@@ -16,6 +16,7 @@ from rolemesh.api.partition import Sharded, Split
 from rolemesh.api.service import service
 from rolemesh.api.workload import RankContext, Workload, operator, stable_seed
 from rolemesh.errors import OptionsError, RolemeshError, raise_all
+from rolemesh_torch.model_folder import CONFIG, damages
 from rolemesh_vllm.checkpoint import check_adapted_layers, check_same_model, check_weight_files, in_pieces
 from rolemesh_vllm.engine_args import (
     DERIVED,
@@ -26,6 +27,7 @@ from rolemesh_vllm.engine_args import (
     check_invariant,
     check_length,
     check_logprobs,
+    check_temperature,
     is_cpu_build,
     known_engine_args,
 )
@@ -111,11 +113,11 @@ class EngineWorkload(Workload):
 
     @classmethod
     def check(cls, options: Any, world_size: int) -> None:
-        """Check that the model's folder exists, that completions have room, and that the installed vllm has every
-        engine argument."""
+        """Check that the model's folder is there and whole, that completions have room, and that the installed vllm has
+        every engine argument."""
         errors: list[OptionsError] = []
-        if not Path(options.model, "config.json").is_file():
-            missing = "has no config.json" if Path(options.model).is_dir() else "does not exist"
+        if not Path(options.model, CONFIG).is_file():
+            missing = f"has no {CONFIG}" if Path(options.model).is_dir() else "does not exist"
             errors.append(
                 OptionsError(
                     f"the model folder {options.model} {missing}",
@@ -123,7 +125,7 @@ class EngineWorkload(Workload):
                     remedy="give the path of a Hugging Face model folder, relative to the job file",
                 )
             )
-        else:
+        elif not (errors := damages(Path(options.model), weights=options.engine.get("load_format") != "dummy")):
             errors += check_divisible(Path(options.model), options.engine)
             errors += check_length(Path(options.model), options.engine, cls.longest_completion(options))
             errors += check_weight_files(Path(options.model), options.engine)
@@ -204,12 +206,12 @@ class EngineWorkload(Workload):
         ctx, index = self.ctx, row_index(prompts, self.ctx.rank)
         if not prompts.rows:
             return prompts, [], index
-        rows = self.engine.tokens(prompts)
         room = self.engine.room(max_tokens)
 
         def name(row: int) -> str:
             return f"the prompt with index {index[row]}" if "index" in prompts else f"prompt {row} of rank {ctx.rank}"
 
+        rows = self.engine.tokens(prompts, name)
         found = fitted(rows, room, lambda: self.options.too_long, self.engine.opening, name)
         for what, which in (("dropped", found.dropped), ("truncated", found.truncated)):
             if not which:
@@ -253,8 +255,9 @@ class VLLMWorkload(EngineWorkload):
 
     @classmethod
     def check(cls, options: Any, world_size: int) -> None:
-        """As for any engine; also check that the engine's log-probabilities are those of the sampled distribution."""
-        errors: list[RolemeshError] = [*check_logprobs(options)]
+        """As for any engine; also check that vLLM takes the temperature as it is, and that the engine's
+        log-probabilities are those of the sampled distribution."""
+        errors: list[RolemeshError] = [*check_logprobs(options), *check_temperature(options)]
         try:
             super().check(options, world_size)
         except RolemeshError as error:
@@ -268,6 +271,8 @@ class VLLMWorkload(EngineWorkload):
         In:
 
         - `messages` (a list of {role, content} dicts per row), `prompt` (str) or `prompt_ids` (`Ragged` of token ids).
+          The chat template also gets `tools` and `chat_template_kwargs`, columns here or in `row`. A last message of
+          the assistant is continued.
         - `index`: optional int64, unique per prompt in the step; with it, samples do not depend on the rank that makes
           them.
 

@@ -24,7 +24,7 @@ from rolemesh_durable.extensions.calls.frames import (
     key_of,
     read_request,
 )
-from rolemesh_durable.extensions.calls.states import ways
+from rolemesh_durable.extensions.calls.states import edges_of_calls
 from rolemesh_durable.protocol.rank.shape import JobShape
 from rolemesh_durable.rank.channel import Receive
 from rolemesh_durable.rank.frames import CREDIT, CREDITS
@@ -34,7 +34,7 @@ GRAPH = LogicalGraph(
     "calls", (OpCall(0, "a", "act", "a.act", None, calls=("box",)),), (), {"box": {"run": ServiceSpec("run")}}
 )
 KEY = b"k" * 16
-(WAY,) = ways(GRAPH)
+(PAIR,) = edges_of_calls(GRAPH)
 
 
 @pytest.fixture
@@ -57,8 +57,8 @@ def receive() -> Receive:
     return found
 
 
-def frame(header: bytes, way: int = WAY.asks) -> bytes:
-    return HEAD.pack(DATA, INLINE, 1, way, 0, 0, 0, 0, len(header), 0) + header
+def frame(header: bytes, edge: int = PAIR.asks) -> bytes:
+    return HEAD.pack(DATA, INLINE, 1, edge, 0, 0, 0, 0, len(header), 0) + header
 
 
 @pytest.mark.parametrize(
@@ -80,10 +80,10 @@ def test_a_call_that_is_none_is_refused(receive: Receive, header: bytes) -> None
 
 def test_a_call_of_a_rank_that_there_is_not_is_refused_and_so_is_one_without_a_value(receive: Receive) -> None:
     good = frame(msgspec.msgpack.encode(Request(KEY, "run", 0, -1, b"")))
-    for role, rank, body in (("a", 7, good), ("b", 0, good), ("a", 0, b""), ("a", 0, frame(good, WAY.answers))):
+    for role, rank, body in (("a", 7, good), ("b", 0, good), ("a", 0, b""), ("a", 0, frame(good, PAIR.answers))):
         with pytest.raises(struct.error):
             receive(role, rank, 0, body)
-    receive("a", 7, 0, CREDITS.pack(CREDIT, WAY.answers, 7, 0, 5))
+    receive("a", 7, 0, CREDITS.pack(CREDIT, PAIR.answers, 7, 0, 5))
     receive("a", 0, 0, good)
 
 

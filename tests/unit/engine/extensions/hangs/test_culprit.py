@@ -15,10 +15,11 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.routes import route
 from rolemesh.graph.schedule import Activity, zero_lag_cycle
+from rolemesh_durable.api.extensions import AddedPhase, add_phase
 from rolemesh_durable.extensions.hangs.culprit import HangVerdict, culprit
 from rolemesh_durable.extensions.turns.phases import GATHERING, LOADING, TURN
 from rolemesh_durable.protocol.messages import RankReport
-from rolemesh_durable.protocol.rank.page import BLOCKED, COMPUTING, IDLE, SAVING, WAITING
+from rolemesh_durable.protocol.rank.page import ADDED, BLOCKED, COMPUTING, IDLE, PHASES, SAVING, WAITING
 
 GRPO = LogicalGraph(
     "grpo",
@@ -52,6 +53,16 @@ SHARED = LogicalGraph(
     (OpCall(0, "reward", "next", "reward.next", Split()), OpCall(1, "rollout", "make", "rollout.make", Balanced())),
     (Edge(0, 0, 1, "rows", Split(), Balanced()),),
 )
+
+
+def test_a_phase_of_an_extension_of_others_is_told_in_its_own_words() -> None:
+    phase = add_phase(AddedPhase(77, "fetching", lambda picture, report, at, for_s: (f"fetched {for_s} for {at}", "")))
+    try:
+        verdict = blame(at("rollout", 0, phase, 3, 0, since_s=40.0), at("reward", 0, WAITING, 3, 1, edge=0))
+    finally:
+        del ADDED[phase], PHASES[phase]
+    assert verdict.ref == RankRef("rollout", 0)
+    assert "rollout/0 has fetched for 40 s for generate at step 3" in verdict.text
 
 
 def test_a_rank_that_hides_its_taken_items_from_a_mate_is_named() -> None:

@@ -11,8 +11,10 @@ from tests.configs import master_config
 from rolemesh.api.failures import RecoveryPlan
 from rolemesh.api.observer import Event
 from rolemesh.graph.logical import LogicalGraph, OpCall
+from rolemesh_durable.extensions.hangs.messages import Dump, Stacks
 from rolemesh_durable.extensions.masters import MASTER_EXTENSIONS
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.extension_message import Sealed
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master import events as me
 from rolemesh_durable.protocol.master.ladder import LadderLevel
@@ -34,12 +36,7 @@ class Job:
         graph = LogicalGraph("g", (OpCall(0, "work", "do", "work.do", None),), ())
         launches = {"a0": (m.RankLaunch("work", 0, 1, 0, 1, 0),)}
         config = master_config(
-            graph,
-            launches,
-            (AgentPlace("a0", "n0", {}),),
-            hang_after_s=AFTER_S,
-            stacks=False,
-            snapshots=SnapshotPlan(enabled=True),
+            graph, launches, (AgentPlace("a0", "n0", {}),), hang_after_s=AFTER_S, snapshots=SnapshotPlan(enabled=True)
         )
         self.machine = MasterMachine(config, [AGAIN], extensions=MASTER_EXTENSIONS)
         self.journal: list[Event] = []
@@ -51,6 +48,9 @@ class Job:
         for effect in self.machine.handle(event, self.now):
             if isinstance(effect, me.JournalEntry):
                 self.journal.append(Event(len(self.journal) + 1, 1, self.now, effect.kind, effect.data))
+            if isinstance(effect, me.ToAgent) and isinstance(effect.message, m.ToPart):
+                dump = effect.message.message.opened(Dump)
+                self.turn(me.FromAgent("a0", m.FromPart(Sealed.of(Stacks(*dump.start, "Thread 1")))))
 
     def run(self, seconds: float, **at: Any) -> list[dict[str, Any]]:
         """Half a second a turn; the hangs that were found."""

@@ -23,7 +23,6 @@ from rolemesh_durable.extensions.signals.shell import SignalRequests
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as ae
 from rolemesh_durable.protocol.master import events as e
-from rolemesh_durable.protocol.part_messages import unpacked
 from rolemesh_processes.signals import REPLACED
 
 LEAVES_A_CHILD = """
@@ -61,7 +60,7 @@ def test_the_request_names_the_signal_to_each_agent_before_the_job_stops() -> No
     assert shell.events == [SignalAsked(signal.SIGINT, "Ctrl-C")]
     sent = [each.message for each in machine.handle(shell.events[0], 0.5) if isinstance(each, e.ToAgent)]
     assert isinstance(sent[0], m.ToPart)
-    assert unpacked(Signal, sent[0].data) == Signal(signal.SIGINT)
+    assert sent[0].message.opened(Signal) == Signal(signal.SIGINT)
     assert isinstance(sent[1], m.Stop)
     assert (machine.state.status, machine.state.message) == ("interrupted", "Ctrl-C")
 

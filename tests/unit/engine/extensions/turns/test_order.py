@@ -21,7 +21,7 @@ from rolemesh.graph.schedule import Activity
 from rolemesh.placement import Assignment, PlacementPlan, Slot
 from rolemesh_durable.extensions.turns.order import ABSENT, STARTING, Positions, Row, is_before, is_free
 from rolemesh_durable.extensions.turns.slots import taking_turns
-from rolemesh_durable.protocol.barrier import ARRIVE, GO, LEAVE, LEFT, TAKE, WANT, Barrier
+from rolemesh_durable.protocol.rank.barrier import ARRIVE, GO, LEAVE, LEFT, TAKE, WANT, Barrier
 
 STEPS = 3
 ROLES = ("a", "b", "c", "d")

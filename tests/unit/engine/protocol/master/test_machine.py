@@ -147,7 +147,7 @@ def test_a_job_waits_for_the_exit_of_its_ranks_and_warns_when_their_logs_say_wha
     tell(machine, "a0", 1.4, m.RankReport("work", 0, 0, "done", 100, finished=0))
     machine.handle(me.Published(0), 1.5)
     assert (machine.state.phase, machine.state.status) == ("stopping", "done")
-    exits = m.RankReport("work", 0, 0, "done", 100, finished=0, ends=True)
+    exits = m.RankReport("work", 0, 0, "ending", 100, finished=0)
     warned = []
     for now in range(9, 30):  # its teardown has taken longer than the grace
         effects = tell(machine, "a0", float(now), exits) + machine.handle(me.Tick(), now + 0.5)

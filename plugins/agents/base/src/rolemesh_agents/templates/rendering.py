@@ -27,16 +27,23 @@ class Renderer:
         self._tokenizer = tokenizer
         self._variables = {"strftime_now": date.strftime, **variables}
 
-    def text(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), *, prompt: bool) -> str:
-        """Return the text of `messages`. `prompt` adds the begin of the model's next turn."""
+    def text(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        prompt: bool,
+        continued: bool = False,
+    ) -> str:
+        """Return the text of `messages`. `prompt` adds the begin of the model's next turn; `continued` leaves out the
+        end of the last message instead."""
+        how = {"add_generation_prompt": prompt and not continued, "continue_final_message": continued}
         given = [dict(message) for message in messages]
         shown = [dict(tool) for tool in tools]
         for listed in (shown,) if shown else (None, []):  # Hermes 3's template needs a list
             try:
                 return str(
-                    self._tokenizer.apply_chat_template(
-                        given, tools=listed, add_generation_prompt=prompt, tokenize=False, **self._variables
-                    )
+                    self._tokenizer.apply_chat_template(given, tools=listed, tokenize=False, **how, **self._variables)
                 )
             except Exception as error:  # a template is a program: it may fail in all ways
                 refused = error

@@ -110,9 +110,15 @@ class Template:
         return self._opened
 
     def opening(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
-        """Return the tokens before the model's first turn. Raises `TemplateRefusedError`."""
+        """Return the tokens before the model's first turn, which continues a last message of the assistant's text.
+
+        Raises `TemplateRefusedError`.
+        """
         guard = Guard(self._vocabulary)
-        return guard.encode(self._text(self._guarded(guard, messages), self._listed(guard, tools), prompt=True))
+        given, listed = self._guarded(guard, messages), self._listed(guard, tools)
+        last = messages[-1] if messages else {}
+        continued = last.get("role") == "assistant" and not last.get("tool_calls")
+        return guard.encode(self._text(given, listed, prompt=True, continued=continued))
 
     def increment(self, turn: Sequence[int], messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
         """Return the tokens between the sampled tokens `turn` and the model's next turn.
@@ -214,8 +220,11 @@ class Template:
     def _listed(guard: Guard, tools: Sequence[Tool]) -> list[dict[str, Any]]:
         return [guard.hide(tool.as_function()) for tool in tools]
 
-    def _text(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, prompt: bool) -> str:
-        return self._renderer.text(*adapted(messages, tools, self.abilities, self.form), prompt=prompt)
+    def _text(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, prompt: bool, continued: bool = False
+    ) -> str:
+        given = adapted(messages, tools, self.abilities, self.form)
+        return self._renderer.text(*given, prompt=prompt, continued=continued)
 
     def _tail(
         self,

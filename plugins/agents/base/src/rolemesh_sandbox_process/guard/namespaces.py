@@ -21,9 +21,15 @@ _HIDDEN: Final = ("/tmp", "/run", "/dev")
 _MODES: Final = {"/dev": "755"}
 """Linux lets nobody but their owner open devices with O_CREAT in a folder that all may write, as the shell's
 ``> /dev/null`` does."""
-_DEVICES: Final = ("null", "zero", "full", "random", "urandom")
-_LINKS: Final = {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
-_BIND, _RECURSIVE, _PRIVATE, _NOSUID, _NODEV = 4096, 16384, 1 << 18, 2, 4
+_DEVICES: Final = ("null", "zero", "full", "random", "urandom", "tty")
+_LINKS: Final = {
+    "fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2",
+    "ptmx": "pts/ptmx",
+}  # fmt: skip
+_HOST: Final = "sandbox"
+"""Name of the machine that commands see, so that outputs do not depend on the node."""
+_HOSTS: Final = os.path.join(os.path.dirname(__file__), "hosts")
+_BIND, _RECURSIVE, _PRIVATE, _NOSUID, _NODEV, _NOEXEC = 4096, 16384, 1 << 18, 2, 4, 8
 _PATH: Final = os.O_PATH | os.O_CLOEXEC
 _FIRST_PIDS = 300
 """Process numbers that Linux does not use again."""
@@ -41,7 +47,8 @@ def enter(network: bool) -> None:
 
 def prepare(setup: Mapping[str, Any]) -> None:
     """Build the view: only the folder, which is at `inside` there, and /tmp and /dev/shm are writable. Paths in `keep`
-    stay visible, even below a hidden folder. /tmp and /dev/shm are in memory, and end with the namespaces.
+    stay visible, even below a hidden folder. /tmp and /dev/shm are in memory, and end with the namespaces. The machine
+    has a fixed name, which is an address of its own like ``localhost``.
 
     With a `root`, commands see that folder's files instead of the machine's.
     """
@@ -49,7 +56,9 @@ def prepare(setup: Mapping[str, Any]) -> None:
     size = f"size={int(limits['disk_mb'] * 1e6)}"
     own = os.open(setup["folder"], _PATH)
     kept = {path: os.open(path, _PATH) for path in setup["keep"] if root or _below(path, _HIDDEN)}
-    devices = {f"/dev/{name}": os.open(f"/dev/{name}", _PATH) for name in _DEVICES}
+    devices = {f"/dev/{name}": os.open(f"/dev/{name}", _PATH) for name in _DEVICES if os.path.exists(f"/dev/{name}")}
+    files = _own_files(limits["network"])
+    socket.sethostname(_HOST)
     mount("none", "/", "", _RECURSIVE | _PRIVATE)
     if root:
         _enter_root(root, size)
@@ -58,9 +67,14 @@ def prepare(setup: Mapping[str, Any]) -> None:
     for path, opened in {**devices, **kept, inside: own}.items():
         _bind(opened, path)
     for name, target in _LINKS.items():
-        os.symlink(f"/proc/self/{target}", f"/dev/{name}")
+        os.symlink(target, f"/dev/{name}")
     os.mkdir("/dev/shm")
     mount("tmpfs", "/dev/shm", "tmpfs", _NOSUID | _NODEV, f"{size},mode=1777")
+    os.mkdir("/dev/pts")
+    with suppress(OSError):  # the kernel has no terminals, and an open of one says so
+        mount("devpts", "/dev/pts", "devpts", _NOSUID | _NOEXEC, "newinstance,ptmxmode=0666,mode=620")
+    for path, text in files.items():
+        _show(text, path, root=bool(root))
     if root:
         unmount(".")
         os.chdir("/")
@@ -90,6 +104,34 @@ def _enter_root(root: str, size: str) -> None:
     mount("proc", "/tmp/root/proc", "proc", _NOSUID | _NODEV)
     os.chdir("/tmp/root")
     pivot()
+
+
+def _own_files(network: bool) -> dict[str, str]:
+    """Return the files with the names of this machine, as docker writes them. With a `network`, the names of others
+    follow.
+    """
+    with open(_HOSTS, encoding="ascii") as file:
+        hosts = file.read()
+    if network:
+        with suppress(FileNotFoundError), open("/etc/hosts", encoding="utf-8", errors="replace") as file:
+            hosts += file.read()
+    return {"/etc/hosts": hosts, "/etc/hostname": f"{_HOST}\n"}
+
+
+def _show(text: str, path: str, *, root: bool) -> None:
+    """Let commands read `text` at `path`. The view of a `root` gets such a file; a file of the machine is covered, if
+    there is one.
+    """
+    if not root and not os.path.isfile(path):
+        return
+    place = path if root else f"/run{path}"
+    os.makedirs(os.path.dirname(place), exist_ok=True)
+    with suppress(FileNotFoundError):
+        os.unlink(place)
+    with open(place, "w", encoding="utf-8") as file:
+        file.write(text)
+    if not root:
+        mount(place, path, "", _BIND)
 
 
 def _restrict(limits: Mapping[str, Any]) -> None:

@@ -53,9 +53,10 @@ def unknown_of(body: Mapping[str, Any], form: type[msgspec.Struct], harmless: Se
 
 
 def refuse(body: Mapping[str, Any], reasons: Mapping[str, str]) -> None:
-    """Raise `RefusedError` if `body` has one of the parameters, with its reason. Empty values ask for nothing."""
+    """Raise `RefusedError` if `body` has one of the parameters, with its reason. Empty values ask for nothing,
+    but an empty object for its defaults."""
     for name, reason in reasons.items():
-        if body.get(name):
+        if body.get(name) or body.get(name) == {}:
             raise RefusedError(400, f"{name}: {reason}", param=name)
 
 

@@ -39,8 +39,8 @@ from rolemesh_durable.protocol.agent import events as e
 from rolemesh_durable.protocol.agent.machine import AgentMachine
 from rolemesh_durable.protocol.agent.part import AgentProcess
 from rolemesh_durable.protocol.agent.reporting import Identity
+from rolemesh_durable.protocol.agent.start_queue import AT_ONCE
 from rolemesh_durable.protocol.neighbours import Neighbours
-from rolemesh_durable.protocol.start_queue import AT_ONCE
 from rolemesh_durable.protocol.starts import RankStart, for_rank
 from rolemesh_durable.refusals import refused
 from rolemesh_processes.guard import MARKER
@@ -77,7 +77,8 @@ class Agent:
         self._guard = home.guard
         self._reserve = Reserve(self._guard.shm)
         self._reserve.fill()
-        self._memory = NodeMemory(config, self._guard.shm)
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._memory = NodeMemory(config, self._guard.shm, lambda: os.eventfd_write(self._wake, 1))
         self._status_pages = StatusPages(self._guard.shm, self._reserve)
         self._logs = Logs(home.logs)
         self._channels = RankChannels(f"ipc://{self._guard.tmp}/agent")
@@ -94,7 +95,6 @@ class Agent:
             max(AT_ONCE, 2 * (os.cpu_count() or 1)),
         )
         self._inbox: SimpleQueue[e.Event] = SimpleQueue()
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._dropped = Dropped(f"agent {config.agent}")
         self._parts = Parts(self._process(home.logs), makers(config.job))
         for adopted in self._parts.adopted:
@@ -218,7 +218,7 @@ class Agent:
                 self._to_rank(effect.ref, message)
             case e.Fork(launch):
                 self._fork(launch)
-            case e.ToPart(message):
+            case m.ToPart(message=message):
                 self._parts.handle(message)
             case e.Fetch(launch):
                 if not self._parts.fetch(launch):
@@ -314,7 +314,7 @@ class Agent:
 
     def _sample(self) -> e.Sampled:
         advance = self._machine.advance
-        covered = advance.persisted if advance is not None else -1
+        covered, self._memory.pause = (advance.persisted, advance.pause) if advance is not None else (-1, -1)
         begun = time.thread_time()
         sample = self._sampler.sample(covered, self._zygotes.making, self._dropped.count)
         took = time.thread_time() - begun  # not what others have taken of the machine meanwhile

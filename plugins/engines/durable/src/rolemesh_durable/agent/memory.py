@@ -24,7 +24,10 @@ TIMELINE = "timeline"
 
 
 PERSIST_S = 0.25
-"""Minimum seconds between two looks at a rank's pinned snapshots. Of those that wait meanwhile, one goes to disk."""
+"""Minimum seconds between two looks at a rank's pinned snapshots. Of those that wait meanwhile, one goes to disk.
+
+It does not hold for the step at which all ranks wait (`NodeMemory.pause`).
+"""
 
 
 class NodeMemory:
@@ -33,12 +36,16 @@ class NodeMemory:
     Not thread-safe. No method waits for a disk.
     """
 
-    def __init__(self, config: AgentConfig, shm: Path) -> None:
+    def __init__(self, config: AgentConfig, shm: Path, written: Callable[[], object] = lambda: None) -> None:
+        """A thread calls `written` whenever `persisted` has more than before."""
         self._config, self._shm = config, shm
+        self.pause = -1
+        """The step for whose checkpoint all ranks wait: its snapshots go to disk at once, before all others."""
         self._plan = config.job.snapshots
         self._ranks: dict[RankRef, MemorySnapshots] = {}
         job = config.job
-        self._persister = Persister(shm, job.run_dir, job.world_sizes, self.timeline) if self._plan.enabled else None
+        where = shm, job.run_dir, job.world_sizes, self.timeline
+        self._persister = Persister(*where, written) if self._plan.enabled else None
         if self._persister is not None:
             self._persister.start()
         self._running: set[RankRef] = set()
@@ -95,16 +102,13 @@ class NodeMemory:
 
     def left(self, role: str, rank: int) -> tuple[int, ...]:
         """A rank's process is gone. Return its snapshots; none if they cannot be read."""
+        self._lost.discard((role, rank))
+        self._running.discard((role, rank))
         try:
-            return self._ended(role, rank)
+            return self._of(RankRef(role, rank)).steps() if self._plan.enabled else ()
         except (OSError, RolemeshError) as error:
             LOG.warning("what %s/%d has left in memory cannot be read: %s", role, rank, error)
             return ()
-
-    def _ended(self, role: str, rank: int) -> tuple[int, ...]:
-        self._lost.discard((role, rank))
-        self._running.discard((role, rank))
-        return self._of(RankRef(role, rank)).steps() if self._plan.enabled else ()
 
     def died(self, role: str, rank: int) -> None:
         """A rank died before its end. Persist its pinned snapshots first, if they can be read."""
@@ -123,9 +127,9 @@ class NodeMemory:
                 self._lost.add(RankRef(role, rank))
             return -1
         self._lost.discard((role, rank))
-        now = time.monotonic()
-        if self._persister is not None and now >= self._look_at.get(RankRef(role, rank), 0.0):
-            self._look_at[RankRef(role, rank)] = now + PERSIST_S * self._persister.look(role, rank)
+        now, due = time.monotonic(), self._look_at.get(RankRef(role, rank), 0.0)
+        if self._persister is not None and (now >= due or snapshot == self.pause):
+            self._look_at[RankRef(role, rank)] = now + PERSIST_S * self._persister.look(role, rank, self.pause)
         return snapshot
 
     def persisted(self, covered: int) -> tuple[m.Persisted, ...]:

@@ -9,9 +9,9 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.extensions.agents import AGENT_PARTS
 from rolemesh_durable.plugin_calls import created
 from rolemesh_durable.protocol.agent.part import AgentPart, AgentProcess, Seen
+from rolemesh_durable.protocol.extension_message import Sealed, tag_of
 from rolemesh_durable.protocol.job import JobConfig
 from rolemesh_durable.protocol.messages import RankLaunch
-from rolemesh_durable.protocol.part_messages import ToPart, packed, tag_of, unpacked
 from rolemesh_durable.protocol.rank.extension import overriding
 
 __all__ = ["Parts", "makers"]
@@ -47,11 +47,11 @@ class Parts:
             tag_of(kind): (kind, handle) for part in parts for kind, handle in part.messages().items()
         }
 
-    def handle(self, message: ToPart) -> None:
+    def handle(self, message: Sealed) -> None:
         """Pass a message to the part that handles its kind. If none does, it belongs to another version: drop it."""
-        if message.kind in self._messages:
-            kind, handle = self._messages[message.kind]
-            handle(unpacked(kind, message.data))
+        if message.name in self._messages:
+            kind, handle = self._messages[message.name]
+            handle(message.opened(kind))
 
     def starting(self, launch: RankLaunch) -> dict[str, str]:
         """Return the values for the parts of a rank that is about to be forked."""
@@ -73,7 +73,6 @@ class Parts:
         address = next((one.address for one in seen if one.address), "")
         return Seen(stored, warning, sum(one.refused for one in seen), address)
 
-    def report(self) -> dict[str, bytes]:
-        """Return what the parts report, by tag."""
-        found = [told for report in self._report if (told := report()) is not None]
-        return {tag_of(type(told)): packed(told) for told in found}
+    def report(self) -> tuple[Sealed, ...]:
+        """Return what the parts report."""
+        return tuple(Sealed.of(told) for report in self._report if (told := report()) is not None)

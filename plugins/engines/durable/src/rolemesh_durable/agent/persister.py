@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
@@ -61,10 +61,14 @@ class Persister:
     """
 
     def __init__(
-        self, directory: str | Path, run_dir: str | Path, world_sizes: Mapping[str, int], timeline: int = 0
-    ) -> None:
-        """`directory` has the ranks' snapshots, logs and slots, all of them of `timeline`."""
-        self._directory, self._run_dir = Path(directory), Path(run_dir)
+        self, directory: str | Path, run_dir: str | Path, world_sizes: Mapping[str, int], timeline: int = 0,
+        written: Callable[[], object] = lambda: None,
+    ) -> None:  # fmt: skip
+        """`directory` has the ranks' snapshots, logs and slots, all of them of `timeline`.
+
+        The thread calls `written` whenever `results` has more than before.
+        """
+        self._directory, self._run_dir, self._written = Path(directory), Path(run_dir), written
         self._first = self._world_sizes = dict(world_sizes)
         self._timeline = timeline
         self._generations: dict[RankRef, int] = {}
@@ -107,20 +111,22 @@ class Persister:
         -1 for none."""
         return self._failed_at
 
-    def look(self, role: str, rank: int) -> bool:
-        """Register the snapshots that this rank has pinned. Return whether any is new."""
-        self._let_go()
-        new = [self.want(role, rank, step) for step in self._of(role, rank).pinned()]
-        return any(new)
+    def look(self, role: str, rank: int, first: int = -1) -> bool:
+        """Register the snapshots that this rank has pinned, and let that of the step `first` overtake all others.
 
-    def want(self, role: str, rank: int, step: int) -> bool:
-        """Persist this snapshot after those registered before. Return whether it is new."""
+        Return whether any is new.
+        """
+        self._let_go()
+        return True in [self.want(role, rank, step, first=step == first) for step in self._of(role, rank).pinned()]
+
+    def want(self, role: str, rank: int, step: int, *, first: bool = False) -> bool:
+        """Persist this snapshot after those registered before, or before them. Return whether it is new."""
         key = RankRef(role, rank), step
         with self._changed:
             covered = step <= self._covered
             if new := not covered and key not in self._known:
                 job = self._known[key] = _Job(key, self._timeline)
-                self._wanted.append(job)
+                (self._wanted.appendleft if first else self._wanted.append)(job)
                 self._changed.notify_all()
         if covered:
             self._of(role, rank).unpin(step)
@@ -130,8 +136,7 @@ class Persister:
         """A rank died: persist its pinned snapshots before all others."""
         self.look(role, rank)
         with self._changed:
-            first = [job for job in self._wanted if job.key[0] == (role, rank)]
-            self._wanted = deque(first + [job for job in self._wanted if job not in first])
+            self._wanted = deque(sorted(self._wanted, key=lambda job: job.key[0] != (role, rank)))
 
     def results(self) -> list[Persisted]:
         """Return the snapshots that are on disk and not forgotten."""
@@ -294,6 +299,7 @@ class Persister:
                     continue
                 job.part = written.pop(job)
                 self._known[job.key] = self._known.pop(job.key)  # in the order in which they came to disk
+        self._written()
 
     def _not_written(self, job: _Job, error: Exception, written: Collection[_Job]) -> None:
         """The snapshot cannot be written. Those in `written`, which are of the same step, fail with it."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rolemesh_durable.protocol.agent.part import AgentPart as AgentPart
     from rolemesh_durable.protocol.agent.part import AgentProcess as AgentProcess
     from rolemesh_durable.protocol.extension_message import ExtensionMessage as ExtensionMessage
+    from rolemesh_durable.protocol.extension_message import ToPart as ToPart
     from rolemesh_durable.protocol.master.extension import ExtensionRecord as ExtensionRecord
     from rolemesh_durable.protocol.master.extension import MasterExtension as MasterExtension
     from rolemesh_durable.protocol.master.extension import MasterParts as MasterParts
@@ -36,8 +37,9 @@ if TYPE_CHECKING:
     from rolemesh_durable.protocol.master.state import AgentRecord as AgentRecord
     from rolemesh_durable.protocol.master.state import RankRecord as RankRecord
     from rolemesh_durable.protocol.messages import Report as Report
-    from rolemesh_durable.protocol.part_messages import ToPart as ToPart
     from rolemesh_durable.protocol.rank.extension import RankExtension as RankExtension
+    from rolemesh_durable.protocol.rank.page import AddedPhase as AddedPhase
+    from rolemesh_durable.protocol.rank.page import add_phase as add_phase
     from rolemesh_durable.protocol.rank.shape import JobShape as JobShape
     from rolemesh_durable.protocol.rank.span import Span as Span
     from rolemesh_durable.rank.channel import Receive as Receive
@@ -50,13 +52,13 @@ _HOMES = {
     "extensions.phases": "PHASES",
     "extensions.totals": "Outgoing Totals edges_of totals_of",
     "protocol.agent.part": "AgentPart AgentProcess",
-    "protocol.extension_message": "ExtensionMessage",
+    "protocol.extension_message": "ExtensionMessage ToPart",
     "protocol.master.extension": "ExtensionRecord MasterExtension MasterParts Slice",
     "protocol.master.shell": "MasterShell ShellPart",
     "protocol.master.state": "AgentRecord RankRecord",
     "protocol.messages": "Report",
-    "protocol.part_messages": "ToPart",
     "protocol.rank.extension": "RankExtension",
+    "protocol.rank.page": "AddedPhase add_phase",
     "protocol.rank.shape": "JobShape",
     "protocol.rank.span": "Span",
     "rank.channel": "Receive Send",

@@ -18,6 +18,7 @@ from rolemesh_console.text import amount
 from rolemesh_durable.protocol.edge import hold_of
 from rolemesh_durable.runs import Run, find_run
 from rolemesh_runtime.earlier import clean_command, size_of
+from rolemesh_runtime.lock import is_held
 
 __all__ = ["ResumePoint", "Unfinished", "check_in_flight", "check_pickles", "find_origin", "find_source", "moved"]
 __all__ += ["unfinished"]
@@ -90,12 +91,14 @@ def find_origin(
     where = str(disk.snapshots_folder(source.run_dir))
     if found is None or found.manifest is None:
         what = "there is no intact snapshot" + (f" of step {source.step}" if source.step is not None else "")
-        raise _not_started(
-            "\n  ".join([what, *damaged]),
-            where,
+        remedy = (
             "a job writes one after its last step, and earlier ones with a failover ladder or snapshots.persist_every; "
-            "`rolemesh checkpoint list` shows them",
+            "`rolemesh checkpoint list` shows them"
         )
+        if is_held(source.run_dir):
+            what += ": a job runs in this folder, and has written none yet"
+            remedy = f"wait, or name the run before, which that job has moved to {source.run_dir.parent / '.earlier'}"
+        raise _not_started("\n  ".join([what, *damaged]), where, remedy)
     errors: list[str] = []
     if steps is not None and found.step >= steps - 1:
         errors.append(f"it was taken after step {found.step}, and the job ends after step {steps - 1}: raise `steps`")

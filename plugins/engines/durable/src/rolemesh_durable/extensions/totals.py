@@ -70,8 +70,8 @@ def edges_of(rank: Rank) -> tuple[dict[int, Outgoing], dict[int, int]]:
     For the latter, the number is that of complete values that no step has taken. Any thread may ask.
     """
     ends = {}
-    for way in tuple(rank.ports.ways):
-        state, under_way = way.state, way.state.under_way
-        free = -1 if way.edge.credits is None else max(0, state.window - under_way)
-        ends[way.edge.id] = Outgoing(state.sent_bytes, under_way, free if state.credit else 0)
+    for out_edge in tuple(rank.ports.out_edges):
+        state, under_way = out_edge.state, out_edge.state.under_way
+        free = -1 if out_edge.edge.credits is None else max(0, state.window - under_way)
+        ends[out_edge.edge.id] = Outgoing(state.sent_bytes, under_way, free if state.credit else 0)
     return ends, {port.edge.id: port.state.waiting for ports in [*rank.ports.inputs.values()] for _, port in ports}

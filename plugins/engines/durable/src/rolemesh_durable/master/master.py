@@ -48,7 +48,7 @@ from rolemesh_durable.protocol.master.shell import MasterShell
 from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.master.transitions import Transition
 from rolemesh_durable.protocol.master_config import MasterConfig
-from rolemesh_durable.protocol.merge import LineAssembler
+from rolemesh_durable.protocol.metrics.merge import LineAssembler
 from rolemesh_durable.protocol.snapshot_plan import known
 from rolemesh_durable.runs import PLAN_FILE, Run
 from rolemesh_processes.boot import boot_id

@@ -16,7 +16,7 @@ from rolemesh_checkpoint import disk
 from rolemesh_checkpoint.reshard import owned
 from rolemesh_durable.master.moving import moves_of
 from rolemesh_durable.protocol.master import events as e
-from rolemesh_durable.protocol.replan import replan
+from rolemesh_durable.protocol.master.replan import replan
 
 __all__ = ["find_places", "grown", "resourced", "room_for", "sized", "why_not_cut"]
 

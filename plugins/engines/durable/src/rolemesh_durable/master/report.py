@@ -17,8 +17,8 @@ from rolemesh_dataplane.transports import TransportKeys
 from rolemesh_durable.extensions.relayout.records import Relayout
 from rolemesh_durable.master.goodput import Account
 from rolemesh_durable.master.kept import Kept, described
-from rolemesh_durable.protocol.failures import primary
 from rolemesh_durable.protocol.master.machine import MasterMachine
+from rolemesh_durable.protocol.master.primary import primary
 from rolemesh_durable.protocol.master.state import AgentRecord, JobState, RankRecord
 from rolemesh_durable.protocol.master_config import MasterConfig
 from rolemesh_durable.protocol.rank.page import PHASES
@@ -101,9 +101,8 @@ def _rank(role: str, n: int, node: str, record: RankRecord, graph: LogicalGraph)
 
 def _doing(op: int, edge: int, graph: LogicalGraph) -> str:
     if 0 <= edge < len(graph.edges):
-        way = graph.edges[edge]
-        other = way.src if way.dst == op else way.dst
-        return graph.ops[other].label
+        ends = graph.edges[edge]
+        return graph.ops[ends.src if ends.dst == op else ends.dst].label
     return graph.ops[op].operator if 0 <= op < len(graph.ops) else ""
 
 

@@ -1,15 +1,13 @@
-"""The failure that a process's end stands for, and the primary one among several failures. Pure."""
+"""The failure that a process's end stands for, and the faults of a rehearsal. Pure."""
 
 from __future__ import annotations
 
 import signal as signals
-from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from rolemesh.api.failures import Failure
-from rolemesh_durable.protocol.error_texts import raised_lines
 
-__all__ = ["FaultKind", "describe_exit", "is_echo", "primary", "weight"]
+__all__ = ["FaultKind", "describe_exit"]
 
 FaultKind: TypeAlias = Literal["kill", "stop", "exit", "raise", "disk", "zygote", "full", "stall", "clock", "child"]
 """The faults that a rehearsal may inject; `rolemesh_rehearsal.spec.Rehearsal` describes each.
@@ -55,33 +53,3 @@ def describe_exit(
         return Failure("signal", role, rank, message=message, signal=signal, generation=generation)
     message = f"its process ended with exit code {exit_code} before its last step"
     return Failure("exit", role, rank, message=message, exit_code=exit_code, generation=generation)
-
-
-_ECHOES = ("connection reset", "connection closed", "connection refused", "broken pipe", "gloo", "nccl", "socket")
-
-
-def is_echo(failure: Failure) -> bool:
-    """Return True if this is a survivor's report of a peer's death: a broken connection of a collective."""
-    text = " ".join([failure.message, *raised_lines(failure.traceback)]).lower()
-    return failure.cause == "exception" and any(echo in text for echo in _ECHOES)
-
-
-def weight(failure: Failure) -> int:
-    """Return a sort key for failures by how likely they cause the others; 0 is most likely.
-
-    The order is: a lost node or agent, then a death, then an exception. A collective's survivor raises a connection
-    error within milliseconds of its peer's death, often before the master sees the death itself. So the order of
-    arrival says little.
-    """
-    if failure.cause in ("node_lost", "agent_lost", "log_lost"):
-        return 0
-    if failure.cause in ("signal", "start", "environment", "hang", "check"):
-        return 1
-    if failure.cause in ("exception", "contract") and not is_echo(failure):
-        return 2
-    return 3 if failure.cause in ("exit", "straggler") else 4
-
-
-def primary(failures: Sequence[Failure]) -> Failure:
-    """Return the failure that most likely caused the others."""
-    return min(failures, key=weight)

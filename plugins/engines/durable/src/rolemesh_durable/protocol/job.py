@@ -55,14 +55,12 @@ class JobConfig(JobShape, frozen=True, kw_only=True):
     run_dir: str
     base: str
     """The folder of the job file."""
-    local: PluginUse
-    """The transport within a node."""
-    remote: PluginUse
-    """The transport between nodes."""
-    edges: dict[int, str] = msgspec.field(default_factory=dict)
-    """The transports of single edges, by the edge's number: names in `plugins`."""
-    several_nodes: bool
-    """True if some edges need the remote transport."""
+    transports: dict[str, dict[str, PluginUse]]
+    """The transports of each role by their names in this job; a rank gets only its own. ``local`` is within a node."""
+    remote: str
+    """The transport between nodes; "" in a job of one node."""
+    edges: dict[int, tuple[str, str]] = msgspec.field(default_factory=dict)
+    """The transports of edges that have their own, by the edge's number: within a node, and between nodes."""
     keys: TransportKeys
     stateful: tuple[str, ...] = ()
     """Roles whose workload keeps state; the others are restored by replay."""

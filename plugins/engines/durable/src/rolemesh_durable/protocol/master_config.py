@@ -58,10 +58,6 @@ class MasterConfig(msgspec.Struct, frozen=True, kw_only=True):
     driver: tuple[str, int, int] | None
     """The process (`this_process`) without which the job ends itself after `lease_s`; None if it is detached."""
     hang_after_s: float | None = None
-    stacks: bool = True
-    """True if agents record the stacks of a rank that hangs."""
-    stragglers: tuple[float, float] = (2.0, 60.0)
-    """The factor and the time of slowness after which a rank is a straggler."""
     metrics_every: int | None = 1
     """The number of steps that a line of metrics covers; None: `line_cuts` decides."""
     until: dict[str, Any] = {}

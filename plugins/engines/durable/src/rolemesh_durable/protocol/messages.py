@@ -15,12 +15,11 @@ import msgspec
 
 from rolemesh.api.failures import Failure
 from rolemesh.api.rank_ref import OfRank, RankRef
-from rolemesh_durable.protocol.extension_message import Sealed
+from rolemesh_durable.protocol.extension_message import FromPart as FromPart
+from rolemesh_durable.protocol.extension_message import Sealed, tag_of
+from rolemesh_durable.protocol.extension_message import ToPart as ToPart
 from rolemesh_durable.protocol.layout import Layout
-from rolemesh_durable.protocol.line_cuts import Cuts, united
-from rolemesh_durable.protocol.part_messages import FromPart as FromPart
-from rolemesh_durable.protocol.part_messages import ToPart as ToPart
-from rolemesh_durable.protocol.part_messages import tag_of, unpacked
+from rolemesh_durable.protocol.metrics.line_cuts import Cuts, united
 from rolemesh_durable.protocol.refs import OfStart, StartRef
 from rolemesh_runtime.metrics import Metrics as Metrics
 
@@ -117,17 +116,34 @@ class RankProgress(OfStart, frozen=True, kw_only=True):
     times: dict[int, float] = msgspec.field(default_factory=dict)
 
 
+RankLife: TypeAlias = Literal["fetching", "queued", "starting", "up", "ready", "done", "ending", "failing", "halting",
+                              "exited", "ended", "failed", "gone"]  # fmt: skip
+"""The stage of one start of a rank, as its agent sees it.
+
+- fetching: the agent brings the snapshot that the rank restores into this node's memory. There is no process.
+- queued: the agent starts the rank as soon as fewer others start. There is no process.
+- starting: a zygote forks the process, which has not sent its hello.
+- up: the rank's inbox is open at `addresses`. The rank waits for its neighbours' addresses and sets up its workload.
+- ready: the workload is set up and restored, and the rank takes its steps.
+- done: the rank has taken its last step, and waits for the end of the job.
+- ending: the workload is torn down. Only threads and exit handlers of the process are left.
+- failing: the rank has sent a failure. Its process may still live.
+- halting: the rank must have no process. The agent has killed it and waits for its end.
+- exited: the process has ended. The rank's last message, or a failure, may still come.
+- ended: the process has ended after the rank's last message. Unless the job stops, that is a failure, too.
+- failed: there is no process, and `failure` says why.
+- gone: there is no process, and there must be none. `snapshots` are the steps in its node's memory.
+"""
+
+
 class RankReport(RankProgress, frozen=True):
     """The complete state of a rank as its agent sees it, so a lost, late or repeated report does no harm.
 
-    - `state`: starting (requested), up (its inbox is open at `addresses`), ready (set up and restored), done
-      (`sha256`), failed (`failure`), gone (no process; `snapshots` are the steps in its node's memory).
     - `finish`: the reason for which its workload wants the job to finish; "" if it does not.
-    - `ends`: the workload is torn down and only the process is left.
     - `says`: the newest message of each class that extensions in the rank have for their parts in the master.
     """
 
-    state: Literal["starting", "up", "ready", "done", "failed", "gone"]
+    state: RankLife
     pid: int = 0
     addresses: dict[str, str] = msgspec.field(default_factory=dict)
     rendezvous_port: int | None = None
@@ -137,7 +153,6 @@ class RankReport(RankProgress, frozen=True):
     failure: Failure | None = None
     finish: str = ""
     verdict: str = ""
-    ends: bool = False
     says: tuple[Sealed, ...] = ()
 
 
@@ -320,7 +335,7 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     - `refused`: connections that this incarnation and its ranks have refused for lack of the job's key.
     - `leaving`: it has received a SIGTERM, and waits `NOTICE_S` for its ranks to move.
     - `granted`: the step up to which its ranks may run. Masters of epochs before `epoch` can no longer change it.
-    - `parts`: what extensions' parts in this agent report, by tag: see `AgentPart.report`.
+    - `parts`: what extensions' parts in this agent report: see `AgentPart.report`.
     """
 
     agent: str
@@ -343,12 +358,11 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     given_up: int = -1
     leaving: bool = False
     granted: int = -1
-    parts: dict[str, bytes] = {}
+    parts: tuple[Sealed, ...] = ()
 
     def part(self, kind: type[P]) -> P | None:
         """Return what an extension's part reports with a struct of this type; None if it reports nothing."""
-        data = self.parts.get(tag_of(kind))
-        return unpacked(kind, data) if data is not None else None
+        return next((each.opened(kind) for each in self.parts if each.name == tag_of(kind)), None)
 
 
 class AtWork(msgspec.Struct, frozen=True, tag=True):

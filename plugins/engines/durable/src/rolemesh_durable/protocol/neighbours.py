@@ -37,8 +37,8 @@ class Neighbours:
         found = {RankRef(role, rank), *self._always(role)}
         if collective:
             found |= self._all(role) if rank == 0 else {RankRef(role, 0)}
-        for way, other, gives in self._routes(role):
-            found |= {RankRef(other, peer) for peer in (way.targets(rank) if gives else way.sources(rank))}
+        for route, other, gives in self._routes(role):
+            found |= {RankRef(other, peer) for peer in (route.targets(rank) if gives else route.sources(rank))}
         return frozenset(found)
 
     def _all(self, role: str) -> set[RankRef]:
@@ -59,7 +59,7 @@ class Neighbours:
         for edge in self._graph.edges:
             src, dst = self._graph.ops[edge.src].role, self._graph.ops[edge.dst].role
             if role in (src, dst):
-                way = delivery_of(edge).route(self._sizes[src], self._sizes[dst])
-                edges += [(way, dst, True)] if role == src else []
-                edges += [(way, src, False)] if role == dst else []
+                route = delivery_of(edge).route(self._sizes[src], self._sizes[dst])
+                edges += [(route, dst, True)] if role == src else []
+                edges += [(route, src, False)] if role == dst else []
         return edges

@@ -22,11 +22,10 @@ def known(steps: int) -> int | None:
 class SnapshotPlan(msgspec.Struct, frozen=True):
     """The steps after which ranks write their state: each step s with ``(s + 1) % every == 0``, and the last one.
 
-    Ranks may leave out some of them, for `every_s` seconds at most if it is set (`rolemesh_durable.protocol.owing`).
-    With `paced` they may also leave out some of those that go to disk, every `persist_every` steps, and write others to
-    disk if steps take long. The newest `keep`
-    checkpoints stay on disk; 0: none after the end. With `last` ranks take no snapshots, but each writes its state to
-    disk after the last step.
+    Ranks may leave out some of them, for `every_s` seconds at most if it is set (`protocol.rank.owing`). With `paced`
+    they may also leave out some of those that go to disk, every `persist_every` steps, and write others to disk if
+    steps take long. The newest `keep` checkpoints stay on disk; 0: none after the end. With `last` ranks take no
+    snapshots, but each writes its state to disk after the last step.
     """
 
     enabled: bool = False
@@ -51,6 +50,6 @@ class SnapshotPlan(msgspec.Struct, frozen=True):
         """Return True if the snapshot after `step` goes to disk."""
         return self.due(step, steps) and ((step + 1) % self.persist_every == 0 or step == steps - 1)
 
-    def boundary(self, step: int) -> int:
+    def newest_before(self, step: int) -> int:
         """Return the newest step before `step` with a snapshot, if ranks leave none out; -1 if there is none."""
         return (step // self.every) * self.every - 1

@@ -45,4 +45,5 @@ class RankStart(msgspec.Struct, frozen=True):
 def for_rank(job: JobConfig, launch: RankLaunch) -> JobConfig:
     """Return `job` as this rank needs it: with the world sizes of its layout, and its own role."""
     sizes, roles = launch.layout.world_sizes(job.world_sizes), {launch.role: job.roles[launch.role]}
-    return msgspec.structs.replace(job, world_sizes=sizes, roles=roles, environments={}, checks={}, environ={})
+    mine = {"world_sizes": sizes, "roles": roles, "transports": {launch.role: job.transports[launch.role]}}
+    return msgspec.structs.replace(job, **mine, environments={}, checks={}, environ={})

@@ -53,7 +53,7 @@ class Endpoint:
         *,
         transports: Mapping[str, Transport],
         local: str,
-        remote: str | None = None,
+        remote: str = "",
         on_control: Callable[[AgentToRank], None] | None = None,
         agent_address: str = "",
         peers: int = FEW_PEERS + 1,
@@ -69,8 +69,9 @@ class Endpoint:
         if peers > FEW_PEERS:
             self._context.set(zmq.MAX_SOCKETS, self._context.get(zmq.SOCKET_LIMIT))  # takes a megabyte
         self._inbox = Inbox(self._context, site.ipc_path("inbox"))
-        self._local, self._remote, self._transports = local, remote, dict(transports)
-        self._edges: Mapping[int, str] = {}
+        self._ways, self.transports = (local, remote), dict(transports)
+        """The transports by name."""
+        self._edges: Mapping[int, tuple[str, str]] = {}
         self.addresses = self._open()
         """The addresses at which peers and the agent (``control``) reach this rank, for `RankHello`."""
         self.pool = SlotPool(site.shm_dir, f"slot-{site.role}-{site.rank}-{site.generation}")
@@ -108,7 +109,7 @@ class Endpoint:
 
     def _open(self) -> dict[str, str]:
         try:
-            found = {name: transport.open(self._inbox, self.site) for name, transport in self._transports.items()}
+            found = {name: transport.open(self._inbox, self.site) for name, transport in self.transports.items()}
         except BaseException:
             # An open socket would keep the context, and with it the process, from ending.
             self._inbox.close()
@@ -118,8 +119,8 @@ class Endpoint:
 
     # ------------------------------------------------------------------------------------------------- the ways out
 
-    def assign(self, edges: Mapping[int, str]) -> None:
-        """Send the data of each of these edges with the transport that is named for it, if that reaches the peer."""
+    def assign(self, edges: Mapping[int, tuple[str, str]]) -> None:
+        """Send the data of each of these edges with its own transports: within a node, and between nodes."""
         self._edges = edges
 
     def connect(self, peers: Sequence[Peer]) -> None:
@@ -158,25 +159,23 @@ class Endpoint:
 
         Raises `TransportError` if the peer is unknown or cannot be reached from here.
         """
-        key = role, rank, self._edges.get(edge, "")
+        peer = self._peers.get((role, rank))
+        name = self._edges.get(edge, self._ways)[peer is not None and peer.node != self.site.node]
+        key = role, rank, name
         if (sender := self._senders.get(key)) is not None:
             return sender
         where = self.site.ref.in_words
         if (role, rank) == self.site.ref:
             return self._senders.setdefault(key, Loopback(self._handle))
-        peer = self._peers.get((role, rank))
         if peer is None:
             raise TransportError(f"no address for role {role}, rank {rank}", where=where)
-        name = self._local if peer.node == self.site.node else self._remote
-        if key[2] and (peer.node == self.site.node or self._transports[key[2]].reach == "network"):
-            name = key[2]
-        if name is None or name not in peer.addresses:
+        if name not in peer.addresses:
             raise TransportError(
                 f"role {role}, rank {rank} on node {peer.node} offers {sorted(peer.addresses)}, not {name}",
                 where=where,
                 remedy="engine.options.transports of the job file must be the same for all ranks",
             )
-        return self._senders.setdefault(key, self._transports[name].connect(peer.addresses[name]))
+        return self._senders.setdefault(key, self.transports[name].connect(peer.addresses[name]))
 
     def report(self, message: RankToAgent) -> None:
         """Send a message to the agent; returns at once."""
@@ -391,7 +390,7 @@ class Endpoint:
 
     def refused(self) -> int:
         """Number of connections that the transports have refused, and of unreadable messages."""
-        return self._dropped.count + sum(transport.refused() for transport in self._transports.values())
+        return self._dropped.count + sum(transport.refused() for transport in self.transports.values())
 
     def _count_refused(self) -> None:
         if (refused := self.refused()) != self._refused:
@@ -409,7 +408,7 @@ class Endpoint:
             sender.close(0 if self.stopping else linger_ms)
         if self._agent is not None:
             self._agent.close(linger=linger_ms)
-        for transport in self._transports.values():
+        for transport in self.transports.values():
             transport.close()
         self._inbox.close()
         self.reader.close()

@@ -19,7 +19,7 @@ ASKS = struct.Struct("<BxxxIIIqq")
 """tag, edge, consumer rank, generation, first step that the consumer lacks, step up to which it has released
 everything."""
 BARRIERS = struct.Struct("<BBxxIIIq")
-"""tag, kind, rank, generation, vote, position: see `rolemesh_durable.protocol.barrier`, and of votes `.agreement`."""
+"""tag, kind, rank, generation, vote, position: see `protocol.rank.barrier`, and of votes `.agreement`."""
 CHANNELS = struct.Struct("<BBHIII")
 """tag, length of the channel's name, zero, number of the sender's role in the flow, rank, generation. The name and the
 body follow: see `rolemesh_durable.rank.channel`."""

@@ -14,11 +14,11 @@ from rolemesh_checkpoint.in_flight import InFlight
 from rolemesh_checkpoint.memory import MemorySnapshot, MemorySnapshots
 from rolemesh_checkpoint.trust import written_by
 from rolemesh_durable.protocol.messages import RankDone
-from rolemesh_durable.protocol.owing import SnapshotPace
 from rolemesh_durable.protocol.rank.begun_lines import begun_line
 from rolemesh_durable.protocol.rank.control import Control
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.protocol.rank.extension import RankHooks
+from rolemesh_durable.protocol.rank.owing import SnapshotPace
 from rolemesh_durable.protocol.rank.page import IDLE, OP, SNAPSHOT
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.restoring import Former, restore_edges
@@ -27,18 +27,18 @@ from rolemesh_durable.protocol.rank.span import Span
 from rolemesh_durable.protocol.starts import RankStart
 from rolemesh_durable.rank.channel import Channels
 from rolemesh_durable.rank.event_loop import Tasks
+from rolemesh_durable.rank.former_memory import Inherited, ProcessFormerMemory, stored_line
 from rolemesh_durable.rank.last_state import not_kept, write_last
 from rolemesh_durable.rank.loop import Loop, listens
 from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.notes import Notes
-from rolemesh_durable.rank.origin import OriginFiles
+from rolemesh_durable.rank.origin_files import OriginFiles
 from rolemesh_durable.rank.port import port_of
 from rolemesh_durable.rank.process_effects import process_effects
 from rolemesh_durable.rank.sent_log import SentLog
 from rolemesh_durable.rank.services import Extending, Rank, RankPlace
 from rolemesh_durable.rank.shortage import Shortage
-from rolemesh_durable.rank.snapshot_store import ProcessStore, StateSource, newest_snapshot, write_snapshot
-from rolemesh_durable.rank.takeover import Inheritance, ProcessRemains, stored_line
+from rolemesh_durable.rank.snapshot_store import ProcessSnapshotStore, StateSource, newest_snapshot, write_snapshot
 from rolemesh_runtime.digest import digest
 from rolemesh_runtime.operator_failure import OperatorFailed
 
@@ -67,7 +67,7 @@ class Life:
         endpoint.pool.await_memory(self._shortage)
         log = _send_log(start, self._shortage) if self._keeps else None
         self._meter = Meter(ctx, (), endpoint.report, log)
-        self._inherited = Inheritance(endpoint.pool.directory)
+        self._inherited = Inherited(endpoint.pool.directory)
         place.waits.count(self._meter)
         self._effects = effects = process_effects(endpoint, status_page, place.waits, self._meter, log)
         self._ports = ports = Ports(job, effects, resume=launch.resume, barrier=barrier)
@@ -172,7 +172,7 @@ class Life:
                 remember()
             self._notes.remember(launch.resume)
         (ours, records), origin = log.take_found(), lru_cache(partial(self._origin, launch.origin))
-        remains = ProcessRemains(launch.ref, self._endpoint.pool, records, self._inherited)
+        left = ProcessFormerMemory(launch.ref, self._endpoint.pool, records, self._inherited)
 
         def keep() -> None:
             there = origin()
@@ -188,7 +188,7 @@ class Life:
             return origin().records(launch.role, launch.rank), origin().world_sizes
 
         self._ports.inherit(self._inherited)
-        former = Former(log, records, ours, remains, origin, carried, keep)
+        former = Former(log, records, ours, left, origin, carried, keep)
         restore_edges(self._ports, launch, job.world_sizes, former)
         self._status_page.fields[SNAPSHOT] = launch.resume
         return self._snapshots(memory, log)
@@ -210,7 +210,7 @@ class Life:
         where = statvfs(self._endpoint.pool.directory)
         return SnapshotTaker(
             ports, self._effects,
-            ProcessStore(memory, log, self._meter, ports, self._shortage, self._inherited, state),
+            ProcessSnapshotStore(memory, log, self._meter, ports, self._shortage, self._inherited, state),
             self._control, pace=SnapshotPace(job.snapshots), omission=omission, group=group,
             slack=min(job.retention_bytes, where.f_blocks * where.f_frsize) // SLACK,
         )  # fmt: skip

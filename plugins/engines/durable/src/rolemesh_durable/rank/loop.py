@@ -45,7 +45,7 @@ class Loop:
         ctx, workload = rank.ctx, rank.workload
         self._ctx, self._waits, self._taker = ctx, effects.waits, taker
         self._fields, self._meter, self._control = rank.status_page.fields, rank.meter, control
-        self._lender, self._ways = endpoint.lender, rank.ports.ways
+        self._lender, self._out_edges = endpoint.lender, rank.ports.out_edges
         self._fail_waiting: Callable[[], None] | None = None
         self._port = port_of(ctx)
         self._port.observe(self._progress)
@@ -120,7 +120,7 @@ class Loop:
             except RuntimeError as error:
                 raise OperatorFailed("its services", self._ctx.step, error) from error
         self._tell_finish()
-        self._lender.idle(self._ways)
+        self._lender.idle(self._out_edges)
         soon = self._meter.idle()
         return soon if self._taker is None or self._taker.owed < 0 else self._machine.settle() or soon
 

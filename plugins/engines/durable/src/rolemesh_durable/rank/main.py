@@ -20,7 +20,7 @@ from rolemesh.api.import_ref import import_paths
 from rolemesh.api.workload import RankContext, Rendezvous, Workload
 from rolemesh.errors import RolemeshError
 from rolemesh.plugins.discovery import PluginRecord
-from rolemesh_dataplane.transports import Site, Transport
+from rolemesh_dataplane.transports import Site
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.edge import LogLost
 from rolemesh_durable.protocol.job import PluginUse
@@ -65,7 +65,7 @@ def prepare(start: bytes) -> RankStart:
     decoded = _decode(start)
     job = decoded.job
     listed = job.plugins.get("extensions", {}).values()
-    for use in (job.roles[decoded.launch.role], job.local, job.remote, *listed):
+    for use in (job.roles[role := decoded.launch.role], *job.transports[role].values(), *listed):
         check_before_forks(msgspec.convert(use.record, PluginRecord))
     return decoded
 
@@ -104,24 +104,19 @@ class _Rank:
         self.control = Control(partial(os._exit, FAULT_EXIT_CODE))
         self.control.on_adopted.append(self._say_again)
         self.said = Said(start.socket_dir, launch.role, launch.rank, launch.generation)
-        # One plugin for both ways is one transport: it opens its addresses once.
-        apart = self.job.several_nodes and self.job.remote != self.job.local
-        uses = {"local": self.job.local} | ({"remote": self.job.remote} if apart else {})
-        uses |= {f"edges.{name}": use for name, use in self.job.plugins.get("transports", {}).items()}
-        transports: dict[str, Transport] = {side: _load(use, self.job.base) for side, use in uses.items()}
         place = launch.role, launch.rank, start.node, launch.generation
         site = Site(*place, start.host, start.socket_dir, start.shm_dir, self.job.keys)
         self.endpoint = Endpoint(
             site,
-            transports=transports,
+            transports={name: _load(use, self.job.base) for name, use in self.job.transports[launch.role].items()},
             local="local",
-            remote=("remote" if apart else "local") if self.job.several_nodes else None,
+            remote=self.job.remote,
             on_control=self.control,
             agent_address=start.agent_address,
             peers=len(Neighbours(self.job.graph, self.job.world_sizes).of(launch.ref, launch.collective)),
             keep_slots=self.job.snapshots.enabled,
         )
-        self.endpoint.assign({edge: f"edges.{name}" for edge, name in self.job.edges.items()})
+        self.endpoint.assign(self.job.edges)
         self.endpoint.watch_refusals(lambda refused: self.status_page.fields.__setitem__(REFUSED, refused))
         group = launch.collective and launch.world_size > 1
         self.barrier = GroupBarrier(EndpointMail(self.endpoint), launch.world_size) if group else None

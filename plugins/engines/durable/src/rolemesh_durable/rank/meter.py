@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import msgspec
 
 from rolemesh.api.workload import RankContext
-from rolemesh_durable.protocol.line_cuts import Cuts, line_end
 from rolemesh_durable.protocol.messages import RankMetrics, Watermarks
+from rolemesh_durable.protocol.metrics.line_cuts import Cuts, line_end
 from rolemesh_durable.protocol.rank.page import ADDED, IDLE
 from rolemesh_durable.protocol.rank.span import LONG_NS
 from rolemesh_durable.rank.port import port_of
@@ -144,7 +144,7 @@ class Meter:
         if now_ns - self._sent_ns >= FLUSH_NS:
             self._send(now_ns)
 
-    def boundary(self, step: int) -> None:
+    def log_lines(self, step: int) -> None:
         """Write the lines before the snapshot of `step` to the log, from which a restored rank sends them.
 
         The log also gets the current line as far as it is gathered.

@@ -12,13 +12,13 @@ from rolemesh_checkpoint.memory import MemorySnapshots, NoRoom
 from rolemesh_dataplane.shm import NoSharedMemory, is_full
 from rolemesh_durable.protocol.rank.page import COMPUTING, IDLE, OP, SAVING
 from rolemesh_durable.protocol.rank.ports import Ports
+from rolemesh_durable.rank.former_memory import Inherited
 from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.sent_log import SentLog
 from rolemesh_durable.rank.shortage import Shortage
 from rolemesh_durable.rank.status_page import StatusPage
-from rolemesh_durable.rank.takeover import Inheritance
 
-__all__ = ["ProcessStore", "StateSource", "newest_snapshot", "write_snapshot"]
+__all__ = ["ProcessSnapshotStore", "StateSource", "newest_snapshot", "write_snapshot"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class StateSource:
         return partial(lambda state: state, self._workload.snapshot()) if self._early else self._workload.snapshot
 
 
-class ProcessStore:
+class ProcessSnapshotStore:
     """`rolemesh_durable.protocol.rank.snapshots.Store` of a process."""
 
     def __init__(
@@ -50,7 +50,7 @@ class ProcessStore:
         meter: Meter,
         ports: Ports[Any],
         shortage: Shortage,
-        inherited: Inheritance,
+        inherited: Inherited,
         state: StateSource | None,
     ) -> None:
         """`state` is None for a stateless workload."""
@@ -67,7 +67,7 @@ class ProcessStore:
             self._meter.log_again()
         if last:
             self._meter.end(step)
-        self._meter.boundary(step)
+        self._meter.log_lines(step)
 
     def write(self, step: int, persist: bool) -> None:
         """Take the state and write the snapshot. Raises the errors of `write_snapshot`."""

@@ -349,6 +349,22 @@ class SandboxConformance(PluginConformance):
         assert two.run("find . | sort; cat link/c; ./run") == one.run("find . | sort; cat link/c; ./run")
         assert two.snapshot() == state
 
+    def test_a_newer_file_stays_newer_in_a_restored_sandbox(self, open_sandbox: Open) -> None:
+        """``make`` would otherwise not build what a command has changed before the snapshot."""
+        one, two = open_sandbox(), open_sandbox()
+        one.run("echo 1 > source; echo 1 > made")
+        one.run("echo 2 > source")
+        state = one.snapshot()
+        if state is None:
+            pytest.skip("it stores no snapshots")
+        two.restore(state)
+        newer = "[ source -nt made ] && [ ! made -nt source ]"
+        assert one.run(newer).code == two.run(newer).code == 0
+        for each in (one, two):
+            each.run("echo 2 > made")
+            assert each.run(newer).code == 1, "the source is no longer newer"
+        assert one.snapshot() == two.snapshot()
+
     def test_a_snapshot_follows_no_link_out_of_the_folder(self, open_sandbox: Open, tmp_path: Path) -> None:
         """A hostile command could otherwise read any file of the rank's user, or let `restore` overwrite it."""
         (tmp_path / "secret").write_text("very-secret")

@@ -80,7 +80,7 @@ class Party:
         if beside:
             both = {"tcp": TcpTransport(None), "it": self.transport}
             self.endpoint = Endpoint(self.site, transports=both, local="tcp", remote="tcp")
-            self.endpoint.assign({EDGE: "it"})
+            self.endpoint.assign({EDGE: ("it", "it")})
         else:
             self.endpoint = Endpoint(self.site, transports={"it": self.transport}, local="it", remote="it")
         self.got: list[Got] = []

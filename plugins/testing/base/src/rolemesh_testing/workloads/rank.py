@@ -15,7 +15,6 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from rolemesh.api.port import LocalPort
 from rolemesh.api.service import CalledBy
 from rolemesh.api.workload import RankContext, Rendezvous, Workload
 from rolemesh_runtime.constructing import constructed
@@ -25,6 +24,7 @@ from rolemesh_testing.leftovers import still_running
 from rolemesh_testing.raising import as_raised
 from rolemesh_testing.serving import prepare_process, serve_requests
 from rolemesh_testing.workloads.items import made_items
+from rolemesh_testing.workloads.lending import LendingPort
 from rolemesh_testing.workloads.listed import made
 from rolemesh_testing.workloads.outgoing import OutgoingCalls
 from rolemesh_testing.workloads.wire import (
@@ -61,21 +61,27 @@ class _Rank:
         self._meeting_fd = meeting_fd
         self._loop = asyncio.new_event_loop()
         self._calls = OutgoingCalls(connection, self._loop)
+        self._port = LendingPort(self._calls, _fingerprint)
         self._workload: Workload = Workload()
         self._ctx: RankContext | None = None
 
     def answer(self, request: Request) -> Reply:
         """Serve a request. An exception of the workload is a valid answer."""
         try:
+            self._port.check("a thread")
             match request:
                 case SetUp():
                     self._set_up(request)
                 case Call():
                     return self._call(request)
                 case Ask():
-                    return self._ask(request)
+                    answer = self._ask(request)
+                    self._port.check(f"the service {request.service}")
+                    return answer
                 case Snapshot():
-                    return self._taken()
+                    taken = self._taken()
+                    self._port.check("snapshot()")
+                    return taken
                 case Restore():
                     self._workload.restore(unpacked(request.state))
                 case Offload():
@@ -87,7 +93,9 @@ class _Rank:
                     self._loop.run_until_complete(self._loop.shutdown_default_executor())
                     return TornDown(*still_running())
         except (Exception, SystemExit) as error:
+            self._port.note()
             return as_raised(error)
+        self._port.note()
         return Done()
 
     def _set_up(self, order: SetUp) -> None:
@@ -114,7 +122,7 @@ class _Rank:
             tmp_dir=tmp_dir,
             base=Path(order.base),
             plugins={(each.kind, each.name): partial(made, each, order.base) for each in order.plugins},
-            port=LocalPort(self._calls),
+            port=self._port,
         )
         self._workload = constructed(cls, self._ctx.options)
         self._workload.setup(self._ctx)
@@ -139,6 +147,7 @@ class _Rank:
                     f"{call.operator} yielded nothing; yield at least one chunk, empty if there are no rows"
                 )
             result = join_chunks(chunks)
+        self._port.note()
         written = tuple(name for name, data in call.arguments.items() if _checksum(data) != before[name])
         return Returned(None if result is None else packed(result), _fingerprint(result), written)
 

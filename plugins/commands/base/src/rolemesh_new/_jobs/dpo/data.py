@@ -6,6 +6,7 @@ import numpy as np
 from transformers import AutoTokenizer
 
 from rolemesh import Batch, Ragged, RankContext
+from rolemesh_torch.chats import chat_text, plain_text
 
 
 class Pairs:
@@ -16,9 +17,9 @@ class Pairs:
         """Return the chosen answer to each question, and the rejected one in the row after it."""
         prompts, answers = [], []
         for chat, row in zip(questions["messages"], questions["row"], strict=True):
-            prompt = self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+            prompt = chat_text(self.tokenizer, chat, row, prompt=True)
             for answer in (row["chosen"], row["rejected"]):
-                text = answer if isinstance(answer, str) else answer[-1]["content"]
+                text = answer if isinstance(answer, str) else plain_text(answer[-1])
                 prompts.append(self._tokens(prompt))
                 answers.append([*self._tokens(text), self.tokenizer.eos_token_id])
         return Batch({"prompt_ids": ragged(prompts), "completion_ids": ragged(answers)})

@@ -1,4 +1,5 @@
 def correct(completions, answer, **kwargs):
-    """Return 1 for a completion that contains the answer, and 0 for any other."""
-    texts = [completion[0]["content"].lower() for completion in completions]
-    return [float(str(right).lower() in text) for text, right in zip(texts, answer, strict=True)]
+    """Return 1 for a completion that ends with the words of the answer, and 0 for any other."""
+    said = [completion[0]["content"].lower().rstrip(" \n.!*").split() for completion in completions]
+    right = [str(each).lower().split() for each in answer]
+    return [float(words[-len(wanted) :] == wanted) for words, wanted in zip(said, right, strict=True)]

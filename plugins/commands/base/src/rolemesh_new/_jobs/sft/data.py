@@ -6,6 +6,7 @@ import numpy as np
 from transformers import AutoTokenizer
 
 from rolemesh import Batch, Ragged, RankContext
+from rolemesh_torch.chats import chat_text
 
 ANSWERS = ("answer", "completion", "response", "output", "solution")
 
@@ -22,7 +23,8 @@ class Tokens:
             chat = chat + (answer if isinstance(answer, list) else [{"role": "assistant", "content": str(answer)}])
             if chat[-1]["role"] != "assistant":
                 raise ValueError(f"a question has no answer in its columns {', '.join(row)}; name it in ANSWERS")
-            prompt, whole = self._tokens(chat[:-1], add_generation_prompt=True), self._tokens(chat)
+            prompt = self._tokens(chat[:-1], row, prompt=True) if chat[:-1] else []
+            whole = self._tokens(chat, row, prompt=False)
             same = [one == other for one, other in zip(prompt, whole, strict=False)]
             first = [*same, False].index(False)
             ids.append(whole)
@@ -30,6 +32,6 @@ class Tokens:
         columns = {"input_ids": ids, "loss_mask": masks}
         return Batch({name: Ragged.from_rows(rows, np.int32) for name, rows in columns.items()})
 
-    def _tokens(self, chat: list, **how: bool) -> list[int]:
-        text = self.tokenizer.apply_chat_template(chat, tokenize=False, **how)
+    def _tokens(self, chat: list, row: dict, *, prompt: bool) -> list[int]:
+        text = chat_text(self.tokenizer, chat, row, prompt=prompt)
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]

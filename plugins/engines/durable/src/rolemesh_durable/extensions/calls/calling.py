@@ -28,7 +28,7 @@ from rolemesh_durable.extensions.calls.frames import (
 )
 from rolemesh_durable.extensions.calls.history import ASKED, BEGUN, ENDED, CallHistory, Session, asked
 from rolemesh_durable.extensions.calls.phases import CALLING, position_of
-from rolemesh_durable.extensions.calls.states import CallerState, OpenCall, hold_of_call, ways
+from rolemesh_durable.extensions.calls.states import CallerState, OpenCall, edges_of_calls, hold_of_call
 from rolemesh_durable.extensions.calls.waiting import Waiting
 from rolemesh_durable.protocol.messages import Watermarks
 from rolemesh_durable.protocol.rank import page as status
@@ -53,16 +53,16 @@ class Calling:
         """`send` sends on the channel of calls."""
         graph, role = rank.job.graph, rank.ctx.role
         self._graph, self._ctx = graph, rank.ctx
-        self._ways = {way.callee: way for way in ways(graph) if way.caller == role}
+        self._edges = {pair.callee: pair for pair in edges_of_calls(graph) if pair.caller == role}
         self._holds = {op.id: hold_of_call(op, rank.job.activity, rank.job.unrepeated) for op in graph.of_role(role)}
         """The steps for which each operator call may ask again: see `states.hold_of_call`."""
         self._sizes = dict(rank.job.world_sizes)
         self._mail, self._fields, self._waits = rank.ports.mail, rank.ports.fields, rank.ports.waits
         self._tasks, self._log, self._send = rank.tasks, rank.log, send
-        self._state: CallerState[Waiting] = CallerState({role: self._sizes[role] for role in self._ways})
+        self._state: CallerState[Waiting] = CallerState({role: self._sizes[role] for role in self._edges})
         self._given_up: dict[bytes, str] = {}
         """The services of calls that the rank has given up, by key. A late answer still has the service's reports."""
-        self._met = {RankRef(role, rank): -1 for role in self._ways for rank in range(self._sizes[role])}
+        self._met = {RankRef(role, rank): -1 for role in self._edges for rank in range(self._sizes[role])}
         """The newest life of each rank that may be called."""
         self._finished = -1
         self._line: CallSequence | None = None
@@ -108,7 +108,7 @@ class Calling:
     def resized(self, sizes: Mapping[str, int]) -> None:
         """Handle roles that have other ranks now, whose addresses follow. Their sessions are lost."""
         self._sizes |= sizes
-        for role in [role for role in self._ways if role in sizes]:
+        for role in [role for role in self._edges if role in sizes]:
             self._lost(self._state.resized(role, sizes[role]))
             self._met = {rank: life for rank, life in self._met.items() if rank[0] != role}
             self._met |= {RankRef(role, rank): -1 for rank in range(sizes[role])}
@@ -124,7 +124,7 @@ class Calling:
     def _tell(self, role: str, rank: int) -> None:
         if self._met[RankRef(role, rank)] >= 0:
             site = self._mail.site
-            frame = CREDITS.pack(CREDIT, self._ways[role].answers, site.rank, site.generation, self._finished)
+            frame = CREDITS.pack(CREDIT, self._edges[role].answers, site.rank, site.generation, self._finished)
             self._send(role, rank, frame)
 
     def _lost(self, calls: Iterable[OpenCall[Waiting]]) -> None:
@@ -222,7 +222,7 @@ class Calling:
         return found
 
     def _leave(self) -> None:
-        for role in self._ways:
+        for role in self._edges:
             for call in self._state.leaving(role):
                 waiting = call.item
                 if self._log is not None:
@@ -235,7 +235,7 @@ class Calling:
 
     def _frame(self, words: Request, buffers: Sequence[Buffer], role: str, step: int) -> bytes:
         site = self._mail.site
-        return frame_of(words, buffers, self._ways[role].asks, site.rank, site.generation, step)
+        return frame_of(words, buffers, self._edges[role].asks, site.rank, site.generation, step)
 
     def _close(self, waiting: Waiting) -> None:
         """Close a call that is answered or given up. Its rank cancels a call that is given up.
@@ -288,8 +288,8 @@ class Calling:
 
     def _keep(self, waiting: Waiting, answer: Answer, buffers: Sequence[Buffer], source: int, generation: int) -> None:
         if waiting.keeps is not None:
-            way = self._ways[waiting.role].answers
-            frame = frame_of(answer, buffers, way, source, generation, waiting.step)
+            edge = self._edges[waiting.role].answers
+            frame = frame_of(answer, buffers, edge, source, generation, waiting.step)
             waiting.keeps.decide(ENDED, waiting.step, waiting.hold, answer.key + frame)
 
     def _wrong(self, what: str, remedy: str) -> RolemeshError:

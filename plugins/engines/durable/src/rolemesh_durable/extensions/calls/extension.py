@@ -16,7 +16,7 @@ from rolemesh_durable.extensions import Extension
 from rolemesh_durable.extensions.calls.calling import Calling
 from rolemesh_durable.extensions.calls.frames import opened, read_answer, read_request
 from rolemesh_durable.extensions.calls.serving import Serving
-from rolemesh_durable.extensions.calls.states import ways
+from rolemesh_durable.extensions.calls.states import edges_of_calls
 from rolemesh_durable.malformed import UNREADABLE
 from rolemesh_durable.protocol.messages import Watermarks
 from rolemesh_durable.protocol.rank.extension import RankExtension
@@ -37,11 +37,11 @@ class Calls(Extension):
     def in_rank(self, rank: Rank) -> RankExtension | None:
         """Return the part of one rank. Raise `RolemeshError` for a called role that takes turns on its devices."""
         role, graph = rank.ctx.role, rank.job.graph
-        serves = any(way.callee == role for way in ways(graph))
+        serves = any(pair.callee == role for pair in edges_of_calls(graph))
         if serves and rank.ctx.turns:
             remedy = f"give role {role} devices of its own"
             raise RolemeshError(f"role {role} is called, but takes turns on its devices", remedy=remedy)
-        calls = any(way.caller == role for way in ways(graph))
+        calls = any(pair.caller == role for pair in edges_of_calls(graph))
         methods = (getattr(rank.workload, op.operator) for op in graph.of_role(role))
         if not calls and not serves and not any(map(inspect.iscoroutinefunction, methods)):
             return None
@@ -62,8 +62,8 @@ class RankCalls(RankExtension):
         send = rank.open_channel(CHANNEL, self._receive)
         self._calling = Calling(rank, send) if calls else None
         self._serving = serving = Serving(rank, send) if serves else None
-        self._asks = {way.asks for way in ways(rank.job.graph) if way.callee == rank.ctx.role}
-        self._answers = {way.answers for way in ways(rank.job.graph) if way.caller == rank.ctx.role}
+        self._asks = {pair.asks for pair in edges_of_calls(rank.job.graph) if pair.callee == rank.ctx.role}
+        self._answers = {pair.answers for pair in edges_of_calls(rank.job.graph) if pair.caller == rank.ctx.role}
         self._only_called = not rank.job.graph.of_role(rank.ctx.role)
         self._open = self._running = self._begun = False
         if serving is not None:
@@ -81,13 +81,13 @@ class RankCalls(RankExtension):
             if body[0] == CREDIT and self._serving is not None:
                 self._serving.has_finished(RankRef(role, rank), generation, CREDITS.unpack(body)[-1])
                 return
-            way, step, header, buffers = opened(body)
-            if way in self._asks and self._serving is not None:
+            edge, step, header, buffers = opened(body)
+            if edge in self._asks and self._serving is not None:
                 self._serving.asked(RankRef(role, rank), generation, step, read_request(header), buffers)
-            elif way in self._answers and self._calling is not None:
+            elif edge in self._answers and self._calling is not None:
                 self._calling.arrived(rank, generation, read_answer(header), buffers)
             else:
-                raise ValueError(f"a message on way {way}")
+                raise ValueError(f"a message on edge {edge}")
         except (TransportError, *UNREADABLE) as error:
             raise struct.error(str(error)) from error
 

@@ -71,11 +71,11 @@ read_answer = msgspec.msgpack.Decoder(Answer).decode
 
 
 def frame_of(
-    words: Request | Answer, buffers: Sequence[Buffer], way: int, rank: int, generation: int, step: int
+    words: Request | Answer, buffers: Sequence[Buffer], edge: int, rank: int, generation: int, step: int
 ) -> bytes:
     """Return the complete frame for sending."""
     header, sizes = _pack(words), [len(buffer) for buffer in buffers]
-    head = HEAD.pack(DATA, INLINE, 1, way, rank, generation, step, 0, len(header), len(sizes))
+    head = HEAD.pack(DATA, INLINE, 1, edge, rank, generation, step, 0, len(header), len(sizes))
     return flatten(header, sizes, buffers, head)
 
 
@@ -89,13 +89,13 @@ def key_of(op: int, step: int, line: str, role: str, method: str, header: bytes,
 
 
 def opened(frame: bytes) -> tuple[int, int, Buffer, list[Buffer]]:
-    """Return the way and the step of a frame, the header of its fields, and its buffers.
+    """Return the edge and the step of a frame, the header of its fields, and its buffers.
 
     Raises `TransportError`, and errors of `rolemesh_durable.malformed.UNREADABLE`.
     """
-    _, _, _, way, _, _, step, _, hlen, count = HEAD.unpack_from(frame)
+    _, _, _, edge, _, _, step, _, hlen, count = HEAD.unpack_from(frame)
     header, sizes, rest = unflatten(frame, HEAD.size, hlen, count)
-    return way, step, header, flat_buffers(frame, rest, sizes)
+    return edge, step, header, flat_buffers(frame, rest, sizes)
 
 
 def kept_answer(frame: bytes) -> tuple[Answer, list[Buffer]]:

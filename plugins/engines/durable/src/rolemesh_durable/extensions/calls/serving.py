@@ -25,7 +25,7 @@ from rolemesh_durable.extensions.calls.frames import (
     frame_of,
 )
 from rolemesh_durable.extensions.calls.phases import CALLING, FOLLOWING, SERVING
-from rolemesh_durable.extensions.calls.states import CalleeState, Known, ways
+from rolemesh_durable.extensions.calls.states import CalleeState, Known, edges_of_calls
 from rolemesh_durable.protocol.rank import page as status
 from rolemesh_durable.rank.channel import Send
 from rolemesh_durable.rank.services import Rank
@@ -50,14 +50,14 @@ class Serving:
     def __init__(self, rank: Rank, send: Send) -> None:
         """`send` sends on the channel of calls."""
         job, role = rank.job, rank.ctx.role
-        ends = [way for way in ways(job.graph) if way.callee == role]
+        ends = [pair for pair in edges_of_calls(job.graph) if pair.callee == role]
         self._ctx, self._meter, self._waits = rank.ctx, rank.meter, rank.ports.waits
         self._mail, self._fields, self._tasks, self._send_to = rank.ports.mail, rank.ports.fields, rank.tasks, send
         services = job.graph.services[role]
         self._methods = {name: getattr(rank.workload, name) for name in services}
         self._async = frozenset(name for name, method in self._methods.items() if inspect.iscoroutinefunction(method))
-        self._ways = {way.caller: way for way in ends}
-        self._callers = [RankRef(way.caller, number) for way in ends for number in range(job.world_sizes[way.caller])]
+        self._edges = {pair.caller: pair for pair in ends}
+        self._callers = [RankRef(each.caller, n) for each in ends for n in range(job.world_sizes[each.caller])]
         self._state: CalleeState[_Asked, bytes] = CalleeState(
             self._callers,
             {name: spec.concurrency for name, spec in services.items()},
@@ -84,7 +84,7 @@ class Serving:
 
     def resized(self, sizes: Mapping[str, int]) -> None:
         """Handle roles that have other ranks now, whose addresses follow."""
-        for role in [role for role in self._ways if role in sizes]:
+        for role in [role for role in self._edges if role in sizes]:
             self._state.resized(role, sizes[role])
             others = [caller for caller in self._callers if caller[0] != role]
             self._callers = others + [RankRef(role, rank) for rank in range(sizes[role])]
@@ -213,14 +213,14 @@ class Serving:
         self._done(known, ERROR, *encode(f"{summarize(error)}\n{text}"))
 
     def _done(self, known: _Known, kind: int, header: bytes, buffers: Sequence[Buffer]) -> None:
-        site, way = self._mail.site, self._ways[known.caller[0]]
+        site, pair = self._mail.site, self._edges[known.caller[0]]
         served = self._reports.pop(known, None)
         reports = served.take() if served is not None else ()
         if known.given_up:  # nobody receives the answer
             count_here(self._ctx, f"{site.role}.{known.method}", reports)
             reports = ()
         words = Answer(known.key, kind, header, reports)
-        frame = frame_of(words, buffers, way.answers, site.rank, site.generation, known.step)
+        frame = frame_of(words, buffers, pair.answers, site.rank, site.generation, known.step)
         if self._state.done(known, frame, len(frame)):
             self._send(known)
 

@@ -18,12 +18,12 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity
 
-__all__ = ["OPEN", "CalleeState", "CallerState", "Known", "OpenCall", "Way", "hold_of_call", "ways"]
+__all__ = ["OPEN", "CallEdges", "CalleeState", "CallerState", "Known", "OpenCall", "edges_of_calls", "hold_of_call"]
 
 T = TypeVar("T")
 Q = TypeVar("Q")
 
-FIRST_WAY: Final = 1 << 24
+FIRST_EDGE: Final = 1 << 24
 """First number for calls, which travel like data: each pair of roles has two numbers in place of an edge's."""
 OPEN: Final = 64
 """Maximum number of a caller's calls that are under way to one rank."""
@@ -31,7 +31,7 @@ OPEN_BYTES: Final = 32 << 20
 """Maximum bytes of these calls, if there is more than one."""
 
 
-class Way(NamedTuple):
+class CallEdges(NamedTuple):
     """The numbers that stand for the edges between a calling role and a called one: there, and back."""
 
     caller: str
@@ -40,10 +40,10 @@ class Way(NamedTuple):
     answers: int
 
 
-def ways(graph: LogicalGraph) -> tuple[Way, ...]:
+def edges_of_calls(graph: LogicalGraph) -> tuple[CallEdges, ...]:
     """Return all calling pairs of a flow."""
-    numbers = range(FIRST_WAY, FIRST_WAY + 2 * len(graph.callers), 2)
-    return tuple(Way(*pair, at, at + 1) for pair, at in zip(graph.callers, numbers, strict=True))
+    numbers = range(FIRST_EDGE, FIRST_EDGE + 2 * len(graph.callers), 2)
+    return tuple(CallEdges(*pair, at, at + 1) for pair, at in zip(graph.callers, numbers, strict=True))
 
 
 def hold_of_call(op: OpCall, activity: Activity, unrepeated: Collection[str]) -> int:

@@ -182,7 +182,7 @@ class HangWatch(MasterExtension):
         if now < self._moved + self._allowance(verdict):
             return
         home = state.agents[record.agent]
-        if not context.config.stacks or home.state != "up":
+        if home.state != "up":
             self._judge(verdict, "")
             return
         self._suspect = (verdict, now)

@@ -36,7 +36,7 @@ class AgentInjector(AgentPart):
         """Inject a failure into a rank that has a process, or into this agent."""
         process, kind = self._process, order.kind
         rank = process.machine().ranks.get(order.ref)
-        if order.rank >= 0 and (rank is None or not rank.alive or rank.halted):
+        if order.rank >= 0 and (rank is None or not rank.alive or rank.life == "halting"):
             return
         match kind:
             case "exit" | "raise":

@@ -145,9 +145,10 @@ class Resizing(MasterExtension):
             self._ask(resize)
         elif not decided:
             self._decide(resize, given_up)
-        elif self._stops.reached():
+        elif self._stops.arrived():
             self._quiet_since = self._context.now if self._quiet_since is None else self._quiet_since
-            self._ask(resize)
+            if self._stops.reached():
+                self._ask(resize)
 
     def _overtaken(self, resize: Resize) -> bool:
         """Return True if a recovery has changed the layout since the request."""

@@ -150,7 +150,7 @@ class Replication:
         except Exception as error:
             r.unexpected(error)
             return
-        if pull is None or pull.step != step or pull.stamp != (tuple(stamp) if stamp is not None else None):
+        if pull is None or pull.step != step or pull.stamp != (tuple(stamp) if isinstance(stamp, list) else None):
             return
         try:
             problem = pull.hear(kind, body, data, now)

@@ -5,20 +5,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from rolemesh.api.cluster import ClusterView, NodeView
 from rolemesh.api.observer import JobStatus
 from rolemesh.errors import RolemeshError
+from rolemesh.job.engine import Say
+from rolemesh.job.prepared import Prepared
 from rolemesh.placement import PlacementRequest
-from rolemesh_durable.backends import Shared
+from rolemesh_durable.backends import Backend, Shared
 from rolemesh_durable.control.asking import ask
 from rolemesh_durable.control.client import ControlClient
-from rolemesh_durable.control.driver_part import DriverPart, Followed
 from rolemesh_durable.extensions.relayout.requests import ResizeRequest
 
-__all__ = ["Growth"]
+__all__ = ["Followed", "Growth"]
 
 LOOK_S = 1.0
 """Seconds between looks at the nodes. Room must be seen twice in a row, so nodes that join together count together."""
@@ -45,7 +48,22 @@ def _with(node: NodeView, own: Mapping[str, float]) -> NodeView:
     return msgspec.structs.replace(node, cpu=cpu, gpu=gpu, custom=custom)
 
 
-class Growth(DriverPart):
+class Followed(NamedTuple):
+    """A running job that a driver follows."""
+
+    asked: Prepared
+    """The requested job, with its elastic roles."""
+    job: Prepared
+    """The job that runs: the requested one, fitted to the nodes."""
+    backend: Backend
+    run_dir: Path
+    snapshots: bool
+    """True if the job takes snapshots while it runs."""
+    say: Say
+    """Prints a line for the user."""
+
+
+class Growth:
     """Watches for room, and has the job resized when there is some.
 
     It does so if some role may have more ranks, nodes can join, and no scaler decides that. Roles that became smaller
@@ -53,8 +71,7 @@ class Growth(DriverPart):
     """
 
     def __init__(self, followed: Followed) -> None:
-        super().__init__(followed)
-        asked = followed.asked
+        self._followed, asked = followed, followed.asked
         self._sizes = {role: int(followed.job.job.spec.roles[role].world_size) for role in asked.elastic}
         self._over = threading.Event()
         self._thread: threading.Thread | None = None

@@ -10,7 +10,7 @@ import msgspec
 
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh_durable.extensions.sharing.states import SharingState
-from rolemesh_durable.protocol.item_reports import ItemReports
+from rolemesh_durable.protocol.metrics.item_reports import ItemReports
 from rolemesh_durable.protocol.rank.page import WAITING
 from rolemesh_durable.protocol.rank.ports import Ports
 

@@ -12,7 +12,7 @@ from rolemesh.graph.routes import by_demand
 from rolemesh_durable.extensions.sharing.mates import Mates
 from rolemesh_durable.extensions.sharing.own_items import OwnItems
 from rolemesh_durable.extensions.sharing.sharer import Sharer
-from rolemesh_durable.protocol.item_reports import reports_record
+from rolemesh_durable.protocol.metrics.item_reports import reports_record
 from rolemesh_durable.protocol.rank.page import DONE, WAITING
 from rolemesh_durable.rank.call_sequence import CallSequence
 from rolemesh_durable.rank.port import port_of

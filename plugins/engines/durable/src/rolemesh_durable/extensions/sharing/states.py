@@ -4,8 +4,8 @@ The other ranks of the role are this rank's mates. Every rank has all rows, so t
 rank takes items from the front of its own section. Then it takes them from the back of the mate with the most items
 left (work stealing: Blumofe and Leiserson 1999, "Scheduling multithreaded computations by work stealing"). It tells its
 mates, and needs no answer: no rank waits for a rank that is in its operator. If two ranks take the same item at the
-same moment, both do it. The consumer uses one result, and the metrics count once (`protocol.item_reports`). That is
-rare, because a rank steals only after it has finished an item of the step, or has waited for a moment
+same moment, both do it. The consumer uses one result, and the metrics count once (`protocol.metrics.item_reports`).
+That is rare, because a rank steals only after it has finished an item of the step, or has waited for a moment
 (`extensions.sharing.shared_rows`).
 
 A rank takes no items of others if its operator calls services whose outcomes are logged (`ServiceSpec.logged`). Such an

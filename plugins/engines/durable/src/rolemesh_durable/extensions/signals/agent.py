@@ -75,7 +75,7 @@ class Signaller(AgentPart):
         if machine.lifetime.stopping:
             for rank in machine.ranks.values():
                 own = rank.launch.role in self._process.config.job.own_signals
-                if own and rank.alive and rank.hello is not None and rank.start not in self._sent:
+                if own and rank.reachable and rank.hello is not None and rank.start not in self._sent:
                     self._send(rank.start, rank.hello.pid, self._number)
         else:
             wakes = now > self._woken + WAKE_S

@@ -25,7 +25,7 @@ class Stragglers(MasterExtension):
     def __init__(self, parts: MasterParts) -> None:
         super().__init__(parts)
         self._coordinator = parts.coordinator
-        self._watch = StragglerWatch(*parts.context.config.stragglers)
+        self._watch = StragglerWatch()
 
     def rank_reported(self, rank: RankRecord, before: m.RankReport | None, seen: m.RankReport) -> None:
         """Compare the rank with the others of its role."""

@@ -9,6 +9,10 @@ from rolemesh_durable.protocol.messages import RankReport
 
 __all__ = ["StragglerWatch"]
 
+FACTOR = 2.0
+"""Factor by which the time of a straggler's step exceeds the median of the others."""
+FOR_S = 60.0
+"""Seconds for which a rank must be slower before it counts as a straggler."""
 WINDOWS = 3
 """Number of windows in a row that must be slow. Each is at least one step long."""
 MATTERS = 0.1
@@ -47,7 +51,7 @@ class StragglerWatch:
     names none.
     """
 
-    def __init__(self, factor: float, for_s: float) -> None:
+    def __init__(self, factor: float = FACTOR, for_s: float = FOR_S) -> None:
         """A rank is slow above `factor` (> 1) times the median of the others, and named after `for_s` seconds of it."""
         self._factor = factor
         self._window_s = for_s / WINDOWS

@@ -8,10 +8,10 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as e
 from rolemesh_durable.protocol.agent.rank import AgentRank
+from rolemesh_durable.protocol.agent.start_queue import StartQueue
 from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.protocol.refs import StartRef
-from rolemesh_durable.protocol.start_queue import StartQueue
 
 __all__ = ["AddressBook"]
 
@@ -46,7 +46,7 @@ class AddressBook:
         self._meetings |= {meeting.role: meeting for meeting in wire.rendezvous}
         effects: list[e.ToRank] = []
         for key, rank in ranks.items():
-            if key in new and rank.state in ("starting", "up"):
+            if key in new and rank.life in ("starting", "up"):
                 self._set_ups.add(rank.start)
             elif rank.start not in self._set_ups:
                 effects += self._tell(key, rank, new)
@@ -68,7 +68,7 @@ class AddressBook:
     def _tell(self, key: RankRef, rank: AgentRank, new: Mapping[RankRef, m.Peer]) -> list[e.ToRank]:
         """Send a rank those of the `new` addresses that are its neighbours'."""
         mine = self._peers.get(key)
-        if mine is None or mine.generation != rank.launch.generation or not rank.alive or not rank.hello:
+        if mine is None or mine.generation != rank.launch.generation or not rank.reachable:
             return []  # made before this generation was up; another one follows
         neighbours = self._neighbours.of(key, rank.launch.collective)
         if not (fresh := tuple(new[peer] for peer in sorted(neighbours & new.keys()))):

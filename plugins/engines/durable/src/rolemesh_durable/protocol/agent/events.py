@@ -8,6 +8,7 @@ import msgspec
 
 from rolemesh.api.rank_ref import OfRank
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.extension_message import Sealed
 from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.refs import OfStart
 
@@ -79,12 +80,6 @@ class Fetched(OfStart, frozen=True):
     error: str = ""
 
 
-class FromPart(msgspec.Struct, frozen=True):
-    """A message of an extension's part for the master."""
-
-    message: m.FromPart
-
-
 class RankSample(m.RankProgress, frozen=True):
     """The content of a rank's status page, and the state of its snapshots."""
 
@@ -108,7 +103,7 @@ class Sampled(msgspec.Struct, frozen=True):
     refused: int = 0
     given_up: int = -1
     address: str = ""
-    parts: dict[str, bytes] = {}
+    parts: tuple[Sealed, ...] = ()
 
     @property
     def told(self) -> tuple[object, ...]:
@@ -120,19 +115,13 @@ class Tick(msgspec.Struct, frozen=True):
     """Time has passed, and a report may be due."""
 
 
-Event: TypeAlias = FromMaster | MasterRevived | Leave | FromRank | RankExited | Fetched | FromPart | Sampled | Tick
+Event: TypeAlias = FromMaster | MasterRevived | Leave | FromRank | RankExited | Fetched | m.FromPart | Sampled | Tick
 
 
 class Fork(msgspec.Struct, frozen=True):
     """Start a rank."""
 
     launch: m.RankLaunch
-
-
-class ToPart(msgspec.Struct, frozen=True):
-    """Deliver a message of the master to an extension's part."""
-
-    message: m.ToPart
 
 
 class Fetch(msgspec.Struct, frozen=True):
@@ -201,17 +190,6 @@ class CleanUp(msgspec.Struct, frozen=True):
 
 
 Effect: TypeAlias = (
-    Fork
-    | ToPart
-    | Fetch
-    | ToRank
-    | ToMaster
-    | Kill
-    | Terminate
-    | RankDied
-    | Forget
-    | Relayout
-    | ReviveMaster
-    | Quit
+    Fork | m.ToPart | Fetch | ToRank | ToMaster | Kill | Terminate | RankDied | Forget | Relayout | ReviveMaster | Quit
     | CleanUp
-)
+)  # fmt: skip

@@ -16,11 +16,11 @@ from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as e
 from rolemesh_durable.protocol.agent.address_book import AddressBook
 from rolemesh_durable.protocol.agent.lifetime import Lifetime
-from rolemesh_durable.protocol.agent.rank import AgentRank, last_states, unknown
+from rolemesh_durable.protocol.agent.rank import AFTER_EXIT, AgentRank, last_states, unknown
 from rolemesh_durable.protocol.agent.reporting import Identity, Reporting
+from rolemesh_durable.protocol.agent.start_queue import AT_ONCE, StartQueue
 from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.protocol.refs import StartRef
-from rolemesh_durable.protocol.start_queue import AT_ONCE, StartQueue
 
 __all__ = ["AgentMachine"]
 
@@ -83,8 +83,8 @@ class AgentMachine:
                 effects = self._exited(event, now)
             case e.Fetched():
                 effects = self._fetched(event)
-            case e.FromPart(part):
-                return [e.ToMaster(part)]
+            case m.FromPart():
+                return [e.ToMaster(event)]
             case e.Sampled():
                 effects = self._sampled(event, now)
         effects += self._clean_up_if_empty(now)
@@ -97,9 +97,10 @@ class AgentMachine:
 
     def _let_go(self, now: float) -> list[e.Effect]:
         """Start and set up as many of the waiting ranks as may go now."""
-        starting = [self._current(start) for start in self._forks.go(now)]
-        forks: list[e.Effect] = [e.Fork(rank.launch) for rank in starting if rank is not None and rank.alive]
-        return [*forks, *self.addresses.go(self.ranks, now)]
+        starting = [self.ranks[start.ref] for start in self._forks.go(now)]
+        for rank in starting:
+            rank.become("starting")
+        return [*(e.Fork(rank.launch) for rank in starting), *self.addresses.go(self.ranks, now)]
 
     @property
     def report_due(self) -> float:
@@ -150,7 +151,7 @@ class AgentMachine:
                 self.advance = message.after(self.advance)
                 return effects + self._to_connected(self.advance)
             case m.ToPart():
-                return [e.ToPart(message)]
+                return [message]
             case m.Say(version=version, ranks=ranks):
                 known = ((rank, each.says) for each in ranks if (rank := self._current(each.start)) is not None)
                 return effects + [effect for rank, says in known for effect in rank.hear(message.epoch, version, says)]
@@ -183,26 +184,24 @@ class AgentMachine:
         return self._begin(launch)
 
     def _begin(self, launch: m.RankLaunch) -> list[e.Effect]:
-        self.ranks[launch.ref] = AgentRank(launch, alive=True, snapshots=self._stored(launch.ref))
+        life: m.RankLife = "fetching" if launch.replica else "queued"
+        self.ranks[launch.ref] = AgentRank(launch, life, snapshots=self._stored(launch.ref))
         self._reporting.metrics.expect(*launch.ref)
-        return self.addresses.learn(launch.layout) + ([e.Fetch(launch)] if launch.replica else self._fork(launch))
-
-    def _fork(self, launch: m.RankLaunch) -> list[e.Effect]:
+        effects: list[e.Effect] = [*self.addresses.learn(launch.layout)]
+        if launch.replica:
+            return [*effects, e.Fetch(launch)]
         self._forks.add(launch.start)
-        return []
+        return effects
 
     def _fetched(self, fetched: e.Fetched) -> list[e.Effect]:
         rank = self._current(fetched.start)
-        if rank is None or not rank.alive or rank.state != "starting":
+        if rank is None or rank.life != "fetching":
             return []
-        if not fetched.error and not rank.halted:
-            return self._fork(rank.launch)
-        if fetched.error and not rank.halted:
-            rank.state = "failed"
-            self._news()
-            rank.failure = self._placed(
-                Failure("start", fetched.role, fetched.rank, message=fetched.error, generation=fetched.generation)
-            )
+        if not fetched.error:
+            rank.become("queued")
+            self._forks.add(rank.start)
+            return []
+        rank.fail(self._placed(Failure("start", *rank.start.ref, message=fetched.error, generation=fetched.generation)))
         return self._process_gone(rank)
 
     def _halt(self, start: StartRef, *, orders: bool = True) -> list[e.Effect]:
@@ -220,18 +219,21 @@ class AgentMachine:
             return []
         if rank.launch.generation > generation:
             return []
-        rank.halted = True
         if orders and rank.next is not None and rank.next.generation <= generation:
             rank.next = None
+        if rank.life in ("exited", "ended", "failed"):
+            rank.become("gone")
         if not rank.alive:
-            rank.state = "gone"
             return []
-        return self._kill(key, rank)
+        if rank.life not in ("fetching", "queued", "halting"):
+            rank.become("halting")
+        return self._kill(rank)
 
-    def _kill(self, key: RankRef, rank: AgentRank) -> list[e.Effect]:
-        if rank.start not in self._forks:
-            return [e.Kill(*key, rank.launch.generation)]
-        rank.halted, rank.snapshots = True, self._stored(key)  # it was not started, and will not be
+    def _kill(self, rank: AgentRank) -> list[e.Effect]:
+        if rank.life not in ("fetching", "queued"):
+            return [e.Kill(*rank.start)]
+        rank.snapshots = self._stored(rank.start.ref)  # it was not started, and will not be
+        rank.become("gone")
         return self._process_gone(rank)
 
     def _stored(self, key: RankRef) -> tuple[int, ...]:
@@ -240,7 +242,7 @@ class AgentMachine:
         return tuple(sorted({*before, *(self.ranks[key].snapshots if key in self.ranks else ())}))
 
     def _to_connected(self, message: m.AgentToRank) -> list[e.Effect]:
-        return [e.ToRank(role, n, message) for (role, n), rank in self.ranks.items() if rank.hello and rank.alive]
+        return [e.ToRank(role, n, message) for (role, n), rank in self.ranks.items() if rank.reachable]
 
     def _stop(self, stop: m.Stop, grace_s: float, now: float) -> list[e.Effect]:
         if not self.lifetime.stop(grace_s, now, stop.patient):
@@ -249,9 +251,9 @@ class AgentMachine:
         return told + self._kill_all(unheard=grace_s > 0)
 
     def _kill_all(self, unheard: bool = False) -> list[e.Effect]:
-        """Kill all living ranks, or with `unheard` only those that have sent no hello."""
-        alive = [(key, rank) for key, rank in self.ranks.items() if rank.alive and not (unheard and rank.hello)]
-        return [effect for key, rank in alive for effect in self._kill(key, rank)]
+        """Kill all living ranks, or with `unheard` only those that no message reaches."""
+        alive = [rank for rank in self.ranks.values() if rank.alive and not (unheard and rank.reachable)]
+        return [effect for rank in alive for effect in self._kill(rank)]
 
     def _clean_up_if_empty(self, now: float) -> list[e.Effect]:
         if self.ended or not self.lifetime.stopping or any(r.alive or r.awaited(now) for r in self.ranks.values()):
@@ -276,26 +278,27 @@ class AgentMachine:
             case m.RankHello():
                 rank.hello = message
                 self._forks.arrived(rank.start)
-                if self.lifetime.stopping or rank.halted:
-                    return self._kill(key, rank)
-                rank.state = "up" if rank.state == "starting" else rank.state
+                if rank.alive and (self.lifetime.stopping or rank.life == "halting"):
+                    return self._kill(rank)
+                if rank.life == "starting":
+                    rank.become("up")
                 known = [e.ToRank(*key, self.advance)] if self.advance is not None else []
                 return [*known, *rank.passes_on(rank.heard.values())]
             case m.RankReady(setup_s=setup_s):
                 self.addresses.settled(rank)
-                if rank.state in ("starting", "up"):
-                    rank.state, rank.setup_s = "ready", setup_s
+                if rank.life == "up":
+                    rank.setup_s = setup_s
+                    rank.become("ready")
             case m.RankFinish() | m.RankDone() | m.RankEnds():
                 rank.nears_end(message)
             case m.RankFailed(failure=failure):
-                if rank.failure is None and not rank.halted:
-                    rank.state, rank.failure = "failed", self._placed(failure)
+                rank.fail(self._placed(failure))
         return []
 
     def _adopt(self, found: e.Found) -> list[e.Effect]:
         """Adopt a rank that an earlier incarnation started."""
         launch = found.launch
-        self.ranks[launch.ref] = AgentRank(launch, alive=True)
+        self.ranks[launch.ref] = AgentRank(launch)
         self._reporting.metrics.expect(launch.role, launch.rank)
         learnt = self.addresses.learn(launch.layout)
         for message in found.said:
@@ -316,18 +319,16 @@ class AgentMachine:
         if rank is None or not rank.alive:
             return []
         rank.exited, rank.exited_at, rank.snapshots = exited, now, exited.snapshots
+        rank.become(AFTER_EXIT.get(rank.life, "exited"))
         return self._process_gone(rank)
 
     def _process_gone(self, rank: AgentRank) -> list[e.Effect]:
-        rank.alive = False
         self._news()
         launch = rank.launch
         self._forks.arrived(rank.start)
         self.addresses.settled(rank)
-        expected = self.lifetime.stopping or rank.state == "done"
+        expected = self.lifetime.stopping or rank.life == "ended" or rank.before[-1:] == ("done",)
         effects: list[e.Effect] = [] if expected else [e.RankDied(launch.role, launch.rank)]
-        if rank.halted:
-            rank.state = "gone"
         following = rank.next
         if (
             following is not None
@@ -346,15 +347,15 @@ class AgentMachine:
         self._last = sample
         for rank in () if self.lifetime.stopping else self.ranks.values():
             if (failure := rank.ended_badly(now)) is not None:
-                rank.state, rank.failure = "failed", self._placed(failure)
+                rank.fail(self._placed(failure))
                 self._news()
         lifetime = self.lifetime
         if lifetime.over(now):
             lifetime.stopping = True
             return self._kill_all()
         effects: list[e.Effect] = [e.ReviveMaster()] if lifetime.revive(now) else []
-        left = {key: rank for key, rank in self.ranks.items() if rank.alive and not (lifetime.patient and rank.ends)}
+        left = [r for r in self.ranks.values() if r.alive and not (lifetime.patient and r.life == "ending")]
         if lifetime.kills(now):
-            return effects + [effect for key, rank in left.items() for effect in self._kill(key, rank)]
-        effects += lifetime.terminates([rank.start for rank in left.values()], now)
+            return effects + [effect for rank in left for effect in self._kill(rank)]
+        effects += lifetime.terminates([rank.start for rank in left], now)
         return effects + ([e.Quit()] if lifetime.quits(now) else [])

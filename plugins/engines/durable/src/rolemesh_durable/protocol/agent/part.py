@@ -21,6 +21,7 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as e
 from rolemesh_durable.protocol.agent.machine import AgentMachine
+from rolemesh_durable.protocol.extension_message import Sealed
 from rolemesh_durable.protocol.refs import StartRef
 from rolemesh_durable.protocol.starts import AgentConfig
 
@@ -77,7 +78,7 @@ class AgentProcess(NamedTuple):
 
     def send(self, message: msgspec.Struct) -> None:
         """Send a struct with a tag to the extension's part in the master, from any thread. It may be lost."""
-        self.put(e.FromPart(m.FromPart.of(message)))
+        self.put(m.FromPart(Sealed.of(message)))
 
 
 class AgentPart:

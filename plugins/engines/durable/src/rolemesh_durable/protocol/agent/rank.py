@@ -1,9 +1,8 @@
-"""A rank as its agent's machine knows it."""
+"""A rank as its agent's machine knows it, and the steps of its life."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
 
 import msgspec
 
@@ -24,14 +23,37 @@ LAST_WORD_S = 1.0
 """Seconds that an ending agent waits for a rank's last messages, which have its last lines of metrics."""
 
 
+STEPS: dict[m.RankLife, tuple[m.RankLife, ...]] = {
+    "fetching": ("queued", "failed", "gone"),
+    "queued": ("starting", "gone"),
+    "starting": ("up", "failing", "halting", "exited"),
+    "up": ("ready", "ending", "failing", "halting", "exited"),
+    "ready": ("done", "ending", "failing", "halting", "exited"),
+    "done": ("ending", "failing", "halting", "exited"),
+    "ending": ("failing", "halting", "ended"),
+    "failing": ("halting", "failed"),
+    "halting": ("gone",),
+    "exited": ("ended", "failed", "gone"),
+    "ended": ("failed", "gone"),
+    "failed": ("gone",),
+    "gone": (),
+}
+"""The allowed steps of a rank's life, which never goes back. The next start of the rank has a life of its own."""
+OVER = ("exited", "ended", "failed", "gone")
+"""The lives without a process, now and later."""
+AFTER_EXIT: dict[m.RankLife, m.RankLife] = {"halting": "gone", "failing": "failed", "ending": "ended"}
+"""The lives that follow when the process has ended; "exited" after all others."""
+
+
 class AgentRank(msgspec.Struct):
-    """A rank of this agent. `alive`: it has, or will soon have, a process. `halted`: it must have none."""
+    """One start of a rank of this agent."""
 
     launch: m.RankLaunch
-    state: Literal["starting", "up", "ready", "done", "failed", "gone"] = "starting"
-    alive: bool = False
-    halted: bool = False
+    life: m.RankLife = "starting"
+    before: tuple[m.RankLife, ...] = ()
+    """The earlier stages of its life, oldest first."""
     next: m.RankLaunch | None = None
+    """The launch that begins when this start is over."""
     hello: m.RankHello | None = None
     setup_s: float = 0.0
     sha256: str = ""
@@ -40,7 +62,6 @@ class AgentRank(msgspec.Struct):
     unkept: str = ""
     failure: Failure | None = None
     finish: str = ""
-    ends: bool = False
     finished: int = -1
     exited: RankExited | None = None
     exited_at: float = 0.0
@@ -58,16 +79,43 @@ class AgentRank(msgspec.Struct):
         """The name of its present start."""
         return self.launch.start
 
+    @property
+    def alive(self) -> bool:
+        """True if it has, or will soon have, a process."""
+        return self.life not in OVER
+
+    @property
+    def reachable(self) -> bool:
+        """True if messages reach its process."""
+        return self.life in ("up", "ready", "done", "ending", "failing")
+
+    def become(self, life: m.RankLife) -> None:
+        """Take a step of its life. Raises `RuntimeError` with the life so far if `STEPS` does not allow it."""
+        if life not in STEPS[self.life]:
+            story = ", ".join((*self.before, self.life))
+            raise RuntimeError(f"{self.start} cannot become {life}; its life so far: {story}. Please report this")
+        self.before, self.life = (*self.before, self.life), life
+
     def nears_end(self, said: m.RankFinish | m.RankDone | m.RankEnds) -> None:
         """Note that it wants the job to finish, has finished its last step, or is torn down."""
         if isinstance(said, m.RankEnds):
-            self.ends = True
+            if self.life == "exited":
+                self.become("ended")
+            elif self.life in ("up", "ready", "done"):
+                self.become("ending")
         elif isinstance(said, m.RankFinish):
             self.finish = self.finish or said.reason
-        elif self.state != "failed":
-            self.state, self.sha256, self.finished = "done", said.sha256, said.finished
-            self.verdict = said.verdict
+        elif self.failure is None:
+            self.sha256, self.finished, self.verdict = said.sha256, said.finished, said.verdict
             self.kept, self.unkept = said.kept, said.unkept
+            if self.life == "ready":
+                self.become("done")
+
+    def fail(self, failure: Failure) -> None:
+        """Note its first failure, unless it must end anyway."""
+        if self.failure is None and self.life not in ("halting", "gone"):
+            self.failure = failure
+            self.become("failing" if self.alive and self.life != "fetching" else "failed")
 
     def hear(self, epoch: int, version: int, messages: Iterable[Sealed]) -> list[e.Effect]:
         """Take messages of the master, unless newer ones have come. Return the effects that pass on the new ones."""
@@ -81,12 +129,12 @@ class AgentRank(msgspec.Struct):
     def passes_on(self, messages: Iterable[Sealed]) -> list[e.Effect]:
         """Return the effect that sends the rank these messages of the master; none if it cannot be reached yet."""
         messages = tuple(messages)
-        return [e.ToRank(*self.launch.ref, m.MasterSays(messages))] if messages and self.hello and self.alive else []
+        return [e.ToRank(*self.launch.ref, m.MasterSays(messages))] if messages and self.reachable else []
 
     def ended_badly(self, now: float) -> Failure | None:
         """Return why its process has ended unexpectedly; None if the rank reports it itself, or may still do so."""
         exited = self.exited
-        if exited is None or self.halted or self.failure is not None:
+        if exited is None or self.life not in ("exited", "ended"):
             return None
         if now < self.exited_at + EXIT_NOTICE_S and not exited.error and exited.signal is None:
             return None
@@ -100,7 +148,7 @@ class AgentRank(msgspec.Struct):
         exited = self.exited
         if exited is None or exited.error or exited.signal is not None or self.hello is None:
             return False
-        return not (self.ends or self.failure) and now < self.exited_at + LAST_WORD_S
+        return self.life == "exited" and now < self.exited_at + LAST_WORD_S
 
     def report(self) -> m.RankReport:
         """Return the rank's report for the master."""
@@ -110,7 +158,7 @@ class AgentRank(msgspec.Struct):
         progress["layout"] = max(progress.get("layout", 0), self.launch.layout.number)
         return m.RankReport(
             *self.start,
-            self.state,
+            self.life,
             pid=hello.pid if hello else 0,
             addresses=hello.addresses if hello else {},
             rendezvous_port=hello.rendezvous_port if hello else None,
@@ -119,7 +167,6 @@ class AgentRank(msgspec.Struct):
             sha256=self.sha256,
             failure=self.failure,
             finish=self.finish,
-            ends=self.ends and self.alive,
             verdict=self.verdict,
             says=tuple(self.says.values()),
             **progress,

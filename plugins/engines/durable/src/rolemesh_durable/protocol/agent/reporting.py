@@ -10,7 +10,7 @@ import msgspec
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent.rank import AgentRank
-from rolemesh_durable.protocol.merge import MetricsMerger
+from rolemesh_durable.protocol.metrics.merge import MetricsMerger
 
 __all__ = ["Identity", "Reporting"]
 

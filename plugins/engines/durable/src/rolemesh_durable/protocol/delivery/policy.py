@@ -66,8 +66,9 @@ class Delivery(ABC):
 
     @property
     def held(self) -> Partition:
-        """The partition in which the consumer's ranks hold the value before they share it."""
-        return self.edge.dst_partition if self.shared is None else Broadcast()
+        """The partition in which the consumer's ranks hold the value before they share it. All pieces are the whole."""
+        whole = self.shared is not None or getattr(self.edge.dst_partition, "dim", 0) is None
+        return Broadcast() if whole else self.edge.dst_partition
 
     @property
     def soonest(self) -> int:

@@ -9,12 +9,12 @@ import msgspec
 from rolemesh.api.failures import Attempt, Failure
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol.launcher import AgentPlace
-from rolemesh_durable.protocol.line_cuts import with_cut, with_end
 from rolemesh_durable.protocol.master import state as st
 from rolemesh_durable.protocol.master import transitions as t
 from rolemesh_durable.protocol.master.clocks import by_another_clock
 from rolemesh_durable.protocol.master.extension_record import ExtensionRecord
 from rolemesh_durable.protocol.master.relayout import given_up, relayout
+from rolemesh_durable.protocol.metrics.line_cuts import with_cut, with_end
 
 __all__ = ["apply"]
 

@@ -129,7 +129,7 @@ class Commands:
 
     def _send(self, agent: AgentRecord, message: m.MasterToAgent, again_s: float = RESEND_S) -> None:
         """Send `message`, unless this incarnation got the same one less than `again_s` ago."""
-        kind = message.kind if isinstance(message, m.ToPart) else ""
+        kind = message.message.name if isinstance(message, m.ToPart) else ""
         key = (agent.place.agent, agent.incarnation, type(message), kind)
         before, now = self._sent.get(key), self._context.now
         if before is None or before[0] != message or now >= before[1] + again_s:

@@ -15,13 +15,13 @@ import msgspec
 
 from rolemesh.api.failures import Failure, RecoveryPlan, describe
 from rolemesh.api.rank_ref import RankRef
-from rolemesh_durable.protocol.failures import is_echo, primary
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master import transitions as t
 from rolemesh_durable.protocol.master.carrying_out import CarryingOut
 from rolemesh_durable.protocol.master.checkpoints import Checkpoints
 from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.ladder import Proposal, Refuse, diagnosed, escalated, propose
+from rolemesh_durable.protocol.master.primary import is_echo, primary
 from rolemesh_durable.protocol.master.progress import Progress
 from rolemesh_durable.protocol.master.sizes import refusal
 from rolemesh_durable.protocol.master.state import Recovery

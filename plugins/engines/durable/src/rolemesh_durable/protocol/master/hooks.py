@@ -6,9 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.extension_message import ExtensionMessage
+from rolemesh_durable.protocol.extension_message import ExtensionMessage, Sealed, tag_of
 from rolemesh_durable.protocol.master.state import AgentRecord, RankRecord
-from rolemesh_durable.protocol.part_messages import FromPart, tag_of, unpacked
 
 __all__ = ["Handler", "Hooks"]
 
@@ -72,7 +71,7 @@ class Hooks:
         for handler in self.handlers.get(type(item), ()):
             handler(item)
 
-    def from_part(self, message: FromPart) -> None:
+    def from_part(self, message: Sealed) -> None:
         """Pass the message of a part in an agent to the extension that handles its kind; drop it if none does."""
-        if (kind := self._kinds.get(message.kind)) is not None:
-            self.handle(unpacked(kind, message.data))
+        if (kind := self._kinds.get(message.name)) is not None:
+            self.handle(message.opened(kind))

@@ -16,7 +16,7 @@ from rolemesh.api.failover import GiveUp
 from rolemesh.api.failures import Attempt, Failure, JobView, Pass, RecoveryPlan, Scope, Verdict, describe
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import RolemeshError
-from rolemesh_durable.protocol.failures import weight
+from rolemesh_durable.protocol.master.primary import weight
 
 __all__ = ["Diagnose", "Ladder", "LadderLevel", "Proposal", "Refuse", "Tried", "backoff", "delay_of", "diagnosed"]
 __all__ += ["escalated", "in_vain", "propose"]

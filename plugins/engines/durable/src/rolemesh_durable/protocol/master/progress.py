@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rolemesh_durable.protocol.line_cuts import MOST_CUTS, STEPWISE, LinePace, last_end
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master import transitions as t
 from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.grants import GrantSize
+from rolemesh_durable.protocol.metrics.line_cuts import MOST_CUTS, STEPWISE, LinePace, last_end
 
 __all__ = ["Progress"]
 

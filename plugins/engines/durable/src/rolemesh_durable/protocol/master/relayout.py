@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from rolemesh.api.rank_ref import RankRef
-from rolemesh_durable.protocol.line_cuts import with_end
 from rolemesh_durable.protocol.master import state as st
 from rolemesh_durable.protocol.master import transitions as t
+from rolemesh_durable.protocol.metrics.line_cuts import with_end
 
 __all__ = ["given_up", "relayout"]
 

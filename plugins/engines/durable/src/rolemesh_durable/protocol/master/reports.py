@@ -37,7 +37,7 @@ class Reports:
         if agent is None:
             return
         if isinstance(message, m.FromPart):
-            self._context.hooks.from_part(message)
+            self._context.hooks.from_part(message.message)
         elif message.incarnation != agent.incarnation:
             return
         elif isinstance(message, m.AtWork):
@@ -59,7 +59,7 @@ class Reports:
         if report.metrics and report.timeline == state.timeline:
             context.want(e.Publish(name, report.metrics))  # the last lines come with an agent's last report
         if state.phase == "stopping":
-            self._ends(name, [str(seen.ref) for seen in report.ranks if seen.ends])
+            self._ends(name, [str(seen.ref) for seen in report.ranks if seen.state == "ending"])
             return
         for seen in report.ranks:
             key = seen.ref
@@ -128,7 +128,7 @@ class Reports:
             context.tell(t.RankReady(*key, generation, round(seen.setup_s, 3)))
         if record.state in ("ready", "running") and seen.state == "done":
             context.tell(t.RankDone(*key, generation, seen.finished, seen.sha256, seen.verdict))
-        if seen.state in ("failed", "gone") and record.state not in ("failed", "halting"):
+        if seen.state in ("failing", "failed", "gone") and record.state not in ("failed", "halting"):
             unknown = "it is gone, and its agent knows of no reason"
             gone = Failure("exit", *key, context.node(key), message=unknown, generation=generation)
             context.failed(seen.failure or gone)

@@ -18,11 +18,11 @@ from rolemesh.placement import PlacementPlan
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.layout import Layout
-from rolemesh_durable.protocol.line_cuts import Cuts
 from rolemesh_durable.protocol.master.ladder import Tried
 from rolemesh_durable.protocol.master.slices import SLICES, Slice
 from rolemesh_durable.protocol.master.transitions import NO_STOP, Status, StopPoint
 from rolemesh_durable.protocol.master_config import MasterConfig
+from rolemesh_durable.protocol.metrics.line_cuts import Cuts
 
 __all__ = [
     "AgentRecord",
@@ -40,6 +40,16 @@ __all__ = [
 Phase: TypeAlias = Literal["new", "starting", "running", "stopping", "ended"]
 AgentState: TypeAlias = Literal["wanted", "starting", "up", "stopped", "lost"]
 RankState: TypeAlias = Literal["starting", "up", "ready", "running", "done", "failed", "halting"]
+"""The stage of a rank's present generation, as the master has decided it. The agent's view is `messages.RankLife`.
+
+- starting: the master sends its launch to its agent until a report has this generation.
+- up: its process has opened its inbox, so the master sends its address to its neighbours.
+- ready: its workload is set up and restored. Other ranks of the job, or of its recovery, are not ready yet.
+- running: it takes its steps.
+- done: it has taken the job's last step. It waits until all ranks have.
+- failed: it, or its agent, has reported a failure. A recovery answers the failure and halts the rank.
+- halting: a recovery or a new layout starts it again. The master waits until its agent reports it as gone.
+"""
 
 S = TypeVar("S", bound=Slice)
 

@@ -46,6 +46,12 @@ class StopPoints:
         if self._context.state.stop.then == then:
             self.decide("go_on", -1, reason)
 
+    def arrived(self) -> bool:
+        """Return True if all ranks wait at the stop point."""
+        state, stop = self._context.state, self._context.state.stop
+        there = stop.active and not state.busy and state.are(state.ranks, "running")
+        return there and all(rank.finished >= stop.step for rank in state.ranks.values())
+
     def reached(self) -> bool:
         """Return True if all ranks wait at the stop point, with all data for a restart from it.
 
@@ -53,8 +59,5 @@ class StopPoints:
         written.
         """
         state, stop = self._context.state, self._context.state.stop
-        there = stop.active and not state.busy and state.are(state.ranks, "running")
-        if not there or any(rank.finished < stop.step for rank in state.ranks.values()):
-            return False
         written = min(state.persisted, self._progress.published) if stop.then == "relayout" else stop.step
-        return min(state.committed, written) >= stop.step
+        return self.arrived() and min(state.committed, written) >= stop.step

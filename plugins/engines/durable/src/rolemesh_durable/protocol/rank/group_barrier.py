@@ -1,13 +1,13 @@
-"""A rank at the barrier before its group's calls. It sends the messages of `protocol.barrier` from rank to rank."""
+"""A rank at the barrier before its group's calls. It sends messages of `protocol.rank.barrier` from rank to rank."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from rolemesh_durable.protocol.agreement import Agreement
-from rolemesh_durable.protocol.barrier import AGAIN, ARRIVE, GO, LEAVE, NEXT, SHOW, TAKE, VOTE, WANT, Barrier
-from rolemesh_durable.protocol.owing import Appointments
+from rolemesh_durable.protocol.rank.agreement import Agreement
+from rolemesh_durable.protocol.rank.barrier import AGAIN, ARRIVE, GO, LEAVE, NEXT, SHOW, TAKE, VOTE, WANT, Barrier
 from rolemesh_durable.protocol.rank.effects import Mail
+from rolemesh_durable.protocol.rank.owing import Appointments
 
 __all__ = ["GroupBarrier"]
 

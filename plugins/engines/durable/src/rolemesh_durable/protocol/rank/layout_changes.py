@@ -9,7 +9,7 @@ from typing import Any
 from rolemesh_durable.protocol.delivery.exact import OriginValues
 from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.rank.control import Control
-from rolemesh_durable.protocol.rank.origin import restore_inputs
+from rolemesh_durable.protocol.rank.origin_values import restore_inputs
 from rolemesh_durable.protocol.rank.page import LAYOUT, Page
 from rolemesh_durable.protocol.rank.ports import Ports
 

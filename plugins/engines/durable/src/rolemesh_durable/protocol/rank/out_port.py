@@ -34,41 +34,43 @@ class OutPort(Generic[T]):
     def __init__(self, job: JobShape, effects: Effects[T], room: Room) -> None:
         self._job, self._log, self._room = job, effects.log, room
         self._values, self._until = effects.values, effects.waits.until
-        self._ways: list[OutEdge[T]] = []
+        self._out_edges: list[OutEdge[T]] = []
         self._groups: dict[Selection, list[tuple[OutEdge[T], tuple[int, ...]]]] = {}
         self.admitted = -1
         """The step whose value needs no more credits."""
 
-    def add(self, way: OutEdge[T]) -> None:
+    def add(self, out_edge: OutEdge[T]) -> None:
         """Add an edge that starts here."""
-        self._ways.append(way)
-        for selection, consumers in way.sends:
-            self._groups.setdefault(selection, []).append((way, consumers))
+        self._out_edges.append(out_edge)
+        for selection, consumers in out_edge.sends:
+            self._groups.setdefault(selection, []).append((out_edge, consumers))
 
     def drop(self, edges: Collection[int]) -> None:
         """Drop these edges: no consumer will ask for their kept values."""
-        for way in self._ways:
-            if way.edge.id in edges:
-                free(way.state.clear())
-        ways = [way for way in self._ways if way.edge.id not in edges]
-        self._ways, self._groups = [], {}
-        for way in ways:
-            self.add(way)
+        for out_edge in self._out_edges:
+            if out_edge.edge.id in edges:
+                free(out_edge.state.clear())
+        out_edges = [out_edge for out_edge in self._out_edges if out_edge.edge.id not in edges]
+        self._out_edges, self._groups = [], {}
+        for out_edge in out_edges:
+            self.add(out_edge)
 
-    def take_over(self, way: OutEdge[T], item: T | None, record: FormerRecord, *, again: bool) -> None:
+    def take_over(self, out_edge: OutEdge[T], item: T | None, record: FormerRecord, *, again: bool) -> None:
         """Keep a chunk that a former generation sent. `again`: after the step that this generation continues from."""
-        way.keep(item, record.step, record.chunk, record.last, record.consumers)
+        out_edge.keep(item, record.step, record.chunk, record.last, record.consumers)
 
     def whole(self, record: FormerRecord) -> None:
         """Note that a former generation made a complete value. The port makes the same value again."""
 
     def write_again(self, log: Log[T]) -> None:
         """Write the kept chunks to a new log."""
-        kept = sorted(((way, each) for way in self._ways for each in way.state.kept), key=lambda pair: pair[1].step)
-        for step, made in groupby(kept, key=lambda pair: pair[1].step):
+        kept = sorted(
+            ((out, each) for out in self._out_edges for each in out.state.kept), key=lambda pair: pair[1].step
+        )
+        for step, made in groupby(kept, key=lambda two: two[1].step):
             first = log.position
-            for way, each in made:
-                way.write(log, each.item, step, each.chunk, each.last, each.consumers)
+            for out_edge, each in made:
+                out_edge.write(log, each.item, step, each.chunk, each.last, each.consumers)
             self._wrote_again(log, step, first)
 
     def _wrote_again(self, log: Log[T], step: int, first: int) -> None:
@@ -123,38 +125,38 @@ class OutPort(Generic[T]):
         """Note that the whole result of `step` has been put."""
 
     def _put(
-        self, way: OutEdge[T], item: T | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]
+        self, out_edge: OutEdge[T], item: T | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]
     ) -> None:
-        way.put(item, step, chunk, last, consumers)
+        out_edge.put(item, step, chunk, last, consumers)
 
     def _begin(self, step: int) -> bool:
         """Wait for the credits of all edges that take the value of `step`. Return True if there are any."""
         live, job = False, self._job
-        for way in self._ways:
-            if not way.always:
+        for out_edge in self._out_edges:
+            if not out_edge.always:
                 consumed = job.activity.consumed
-                way.on = consumed(way.edge, step, job.steps)
-                way.beyond = not way.on and self._log is not None and consumed(way.edge, step, FOREVER)
-            if way.beyond:
-                way.on = live = True
-            elif way.on:
+                out_edge.on = consumed(out_edge.edge, step, job.steps)
+                out_edge.beyond = not out_edge.on and self._log is not None and consumed(out_edge.edge, step, FOREVER)
+            if out_edge.beyond:
+                out_edge.on = live = True
+            elif out_edge.on:
                 live = True
-                if not way.state.credit and step != self.admitted:
-                    self._until(partial(way.state.admits, step), BLOCKED, way.edge.id)
+                if not out_edge.state.credit and step != self.admitted:
+                    self._until(partial(out_edge.state.admits, step), BLOCKED, out_edge.edge.id)
         if live and job.retention and step != self.admitted and self._room.waits_for_room(step):
             self._until(lambda: not self._room.waits_for_room(step), BLOCKED)
         return live
 
     def _send(self, selection: Selection, step: int, chunk: int, last: bool, value: Any) -> None:
         item: T | None = None
-        for way, consumers in self._groups[selection]:
-            if not way.on:
+        for out_edge, consumers in self._groups[selection]:
+            if not out_edge.on:
                 continue
             if item is None:
                 item = self._values.encode(value, selection)
-            self._put(way, item, step, chunk, last, consumers)
+            self._put(out_edge, item, step, chunk, last, consumers)
 
     def _end(self, selection: Selection, step: int, chunk: int) -> None:
-        for way, consumers in self._groups[selection]:
-            if way.on:
-                self._put(way, None, step, chunk, True, consumers)
+        for out_edge, consumers in self._groups[selection]:
+            if out_edge.on:
+                self._put(out_edge, None, step, chunk, True, consumers)

@@ -29,7 +29,7 @@ Taken = TypeVar("Taken", bound=Item, contravariant=True)
 
 
 class Orphans(Protocol):
-    """The memory that former generations have left (`rolemesh_durable.rank.takeover.Inheritance`)."""
+    """The memory that former generations have left (`rolemesh_durable.rank.former_memory.Inherited`)."""
 
     nbytes: int
 
@@ -75,7 +75,7 @@ class Ports(Generic[T]):
         self.inputs: dict[int, list[tuple[str, InPort]]] = {}
         self.outputs: dict[int, OutPort[T]] = {}
         self._annexes: dict[int, Annex] = {}
-        self.ways: list[OutEdge[T]] = []
+        self.out_edges: list[OutEdge[T]] = []
         self.orphans: Orphans | None = None
         """The memory that former generations have left; None if there were none."""
         self.committed = -1
@@ -100,23 +100,23 @@ class Ports(Generic[T]):
             if role in (src, dst):
                 delivery = delivery_of(edge)
                 found.append((delivery, delivery.route(sizes[src], sizes[dst])))
-        for delivery, way in found:
+        for delivery, route in found:
             if graph.ops[delivery.edge.dst].role == role:
-                self._begin_input(delivery, way, resume)
-        for delivery, way in found:
+                self._begin_input(delivery, route, resume)
+        for delivery, route in found:
             if graph.ops[delivery.edge.src].role == role:
-                self._begin_output(delivery, way, resume)
+                self._begin_output(delivery, route, resume)
 
     def _hold(self, edge: Edge) -> int:
         return hold_of(edge, self.job.graph, self.job.activity, self.job.unrepeated)
 
-    def _begin_input(self, delivery: Delivery, way: Route, resume: int) -> None:
+    def _begin_input(self, delivery: Delivery, route: Route, resume: int) -> None:
         job, site, edge = self.job, self.mail.site, delivery.edge
         producer, size = job.graph.ops[edge.src], self._world_sizes[site.role]
         end = ConsumerEnd(
             role=producer.role,
-            sources=way.sources(site.rank),
-            how=way.combine,
+            sources=route.sources(site.rank),
+            how=route.combine,
             first=delivery.first_needed(job.graph, job.activity, job.unrepeated, resume),
             hold=self._hold(edge),
             calls=job.activity.periods[edge.dst] or Period(),
@@ -130,11 +130,11 @@ class Ports(Generic[T]):
             port.give({made: deepcopy(value) for made in range(-edge.lag, begins)}, begins - 1)
         self.inputs.setdefault(edge.dst, []).append((edge.param, port))
 
-    def _begin_output(self, delivery: Delivery, way: Route, resume: int) -> None:
+    def _begin_output(self, delivery: Delivery, route: Route, resume: int) -> None:
         edge = delivery.edge
         producer, consumer = self.job.graph.ops[edge.src], self.job.graph.ops[edge.dst]
         varies = self.log is not None and self._varies(producer)
-        sends = [(send.selection, send.consumers) for send in way.sends(self.mail.site.rank)]
+        sends = [(send.selection, send.consumers) for send in route.sends(self.mail.site.rank)]
         together = varies and self._barrier is not None  # then ranks that send nothing agree too
         if edge.src not in self.outputs and (sends or together):
             self.outputs[edge.src] = self._out_port(producer, varies)
@@ -142,7 +142,7 @@ class Ports(Generic[T]):
             out = OutEdge(self.job, self._effects, delivery, consumer.role, sends, self._hold(edge))
             if varies and self.log is not None and not self.log.sure:
                 out.made = resume
-            self.ways.append(out)
+            self.out_edges.append(out)
             self.outputs[edge.src].add(out)
 
     def _varies(self, op: OpCall) -> bool:
@@ -155,8 +155,8 @@ class Ports(Generic[T]):
         if not varies:
             return OutPort(job, effects, self)
         if self._barrier is not None:
-            return GroupPort(job, effects, self, op.id, self.ways, self._annexes, self._barrier)
-        return VersionPort(job, effects, self, op.id, self.ways, self._annexes)
+            return GroupPort(job, effects, self, op.id, self.out_edges, self._annexes, self._barrier)
+        return VersionPort(job, effects, self, op.id, self.out_edges, self._annexes)
 
     def relayout(self, layout: Layout, changed: Collection[str]) -> tuple[int, ...]:
         """Replace the edges from and to the `changed` roles, which have other ranks after the step of `layout`.
@@ -169,7 +169,7 @@ class Ports(Generic[T]):
         edges = [each for each in self.job.graph.edges if {ops[each.src].role, ops[each.dst].role} & {*changed}]
         edges = [each for each in edges if role in (ops[each.src].role, ops[each.dst].role)]
         gone = {each.id for each in edges}
-        self.ways[:] = [way for way in self.ways if way.edge.id not in gone]
+        self.out_edges[:] = [out_edge for out_edge in self.out_edges if out_edge.edge.id not in gone]
         for op, ports in self.inputs.items():
             self.inputs[op] = [(param, port) for param, port in ports if port.edge.id not in gone]
         for out in self.outputs.values():
@@ -180,15 +180,15 @@ class Ports(Generic[T]):
         for port in self.ins:
             if port.edge.id in gone:
                 port.recall(layout.step, {})
-        for way in self.ways:
-            if way.edge.id in gone:
-                way.open()
+        for out_edge in self.out_edges:
+            if out_edge.edge.id in gone:
+                out_edge.open()
         return tuple(gone)
 
     @property
     def wired(self) -> bool:
         """True if the rank knows the addresses of all ranks at the other ends."""
-        return all(port.wired for port in self.ins) and all(way.wired for way in self.ways)
+        return all(port.wired for port in self.ins) and all(out_edge.wired for out_edge in self.out_edges)
 
     @property
     def ins(self) -> Iterator[InPort]:
@@ -199,8 +199,8 @@ class Ports(Generic[T]):
     def kept_bytes(self) -> int:
         """Bytes kept for consumers that may restart: slots, the log, and small values."""
         kept = self.memory.used_bytes
-        for way in self.ways:
-            kept += way.state.kept_bytes
+        for out_edge in self.out_edges:
+            kept += out_edge.state.kept_bytes
         if self.log is not None:
             kept += self.log.nbytes
         return kept if self.orphans is None else kept + self.orphans.nbytes
@@ -215,7 +215,7 @@ class Ports(Generic[T]):
         """Return True if a commit that is possible while the rank is at `step` would free memory."""
         reachable = self.reachable(step)
         return (
-            any(way.state.awaits_commit(reachable) for way in self.ways)
+            any(out_edge.state.awaits_commit(reachable) for out_edge in self.out_edges)
             or (self.log is not None and self.log.awaits_commit(reachable))
             or (self.orphans is not None and self.orphans.awaits_commit(reachable))
         )
@@ -227,27 +227,27 @@ class Ports(Generic[T]):
         """
         snapshots = self.job.snapshots
         newest = self.fields[SNAPSHOT] + 1 if snapshots.enabled else step
-        return snapshots.boundary(min(step, newest))
+        return snapshots.newest_before(min(step, newest))
 
     def open(self, peers: Sequence[Peer] = ()) -> None:
         """Ask the producers among `peers`, and answer the consumers' asks."""
-        for way in self.ways:
-            way.open()
+        for out_edge in self.out_edges:
+            out_edge.open()
         self.rewire(peers)
 
     def rewire(self, peers: Sequence[Peer]) -> None:
         """Connect to these peers. The conversation with a peer of a new generation begins again."""
         self.mail.connect(peers)
-        for way in self.ways:
-            way.rewire()
+        for out_edge in self.out_edges:
+            out_edge.rewire()
         for port in self.ins:
             port.ask()
 
     def commit(self, step: int) -> None:
         """Note that `step` is committed: forget the values retained for it, and give back unused memory."""
         self.committed = max(self.committed, step)
-        for way in self.ways:
-            free(way.state.committed(step))
+        for out_edge in self.out_edges:
+            free(out_edge.state.committed(step))
         self.memory.trim(self.fields[STEP])
 
     def log_again(self, log: Begun[T]) -> None:
@@ -257,7 +257,7 @@ class Ports(Generic[T]):
         """
         self.memory.forget_lost()
         log.begin_again()
-        for item in {id(kept.item): kept.item for way in self.ways for kept in way.state.kept}.values():
+        for item in {id(kept.item): kept.item for out_edge in self.out_edges for kept in out_edge.state.kept}.values():
             if item is not None:
                 item.rescue()
         for out in self.outputs.values():
@@ -280,8 +280,8 @@ class Ports(Generic[T]):
 
     def pin(self, steps: Sequence[int]) -> None:
         """Keep the values in flight across these steps, whose snapshots are being persisted."""
-        for way in self.ways:
-            free(way.state.pin(steps))
+        for out_edge in self.out_edges:
+            free(out_edge.state.pin(steps))
 
     def drain(self, last: int = ENDLESS) -> None:
         """Wait until all consumers have released their values up to step `last`, so that the slots may go.
@@ -289,4 +289,4 @@ class Ports(Generic[T]):
         Raises `Stopping`.
         """
         self.mail.flush()
-        self._until(lambda: not any(way.state.awaits_release(last - way.edge.lag) for way in self.ways), IDLE)
+        self._until(lambda: not any(out.state.awaits_release(last - out.edge.lag) for out in self.out_edges), IDLE)

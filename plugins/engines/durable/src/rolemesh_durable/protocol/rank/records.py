@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from rolemesh_checkpoint.log_kinds import RecordKind
 
-__all__ = ["Crossing", "FormerRecord", "StoredRecord"]
+__all__ = ["FormerRecord", "InFlight", "StoredRecord"]
 
 
 class StoredRecord(Protocol):
@@ -57,9 +57,12 @@ class FormerRecord(StoredRecord, Protocol):
         """The operator call of which the log has all."""
 
 
-class Crossing(StoredRecord, Protocol):
-    """A record in a persisted snapshot of what was in flight after its step."""
+class InFlight(StoredRecord, Protocol):
+    """A record of a persisted snapshot: a chunk that was in flight, or a decision."""
 
     @property
     def hold(self) -> int:
         """A restart may need the decision until step ``step + hold`` is committed."""
+
+    def value(self) -> Any:
+        """Return the value of the chunk."""

@@ -9,15 +9,15 @@ from typing import Generic, TypeVar
 from rolemesh_durable.protocol.delivery.exact import OriginValues
 from rolemesh_durable.protocol.messages import RankLaunch
 from rolemesh_durable.protocol.rank.effects import Item
-from rolemesh_durable.protocol.rank.origin import restore_inputs
+from rolemesh_durable.protocol.rank.former_log import FormerLog, FormerMemory, carry_over, take_over
+from rolemesh_durable.protocol.rank.origin_values import restore_inputs
 from rolemesh_durable.protocol.rank.ports import Ports
-from rolemesh_durable.protocol.rank.records import Crossing, FormerRecord
-from rolemesh_durable.protocol.rank.takeover import FormerLog, Remains, carry_over, take_over
+from rolemesh_durable.protocol.rank.records import FormerRecord, InFlight
 
 __all__ = ["Former", "restore_edges"]
 
 R = TypeVar("R", bound=FormerRecord)
-C = TypeVar("C", bound=Crossing)
+C = TypeVar("C", bound=InFlight)
 T = TypeVar("T", bound=Item)
 
 
@@ -30,7 +30,7 @@ class Former(Generic[R, C, T]):
     """All records of the send log."""
     ours: Iterable[R]
     """Those of this timeline."""
-    remains: Remains[R, C, T]
+    memory: FormerMemory[R, C, T]
     origin: Callable[[], OriginValues]
     """Returns the persisted snapshot, for consumers."""
     carried: Callable[[], tuple[Iterable[C], Mapping[str, int]]]
@@ -45,15 +45,13 @@ def restore_edges(ports: Ports[T], launch: RankLaunch, sizes: Mapping[str, int],
     The send log comes first, and frees what nobody needs. Then come the values that were in flight in the origin. The
     log gets the rank's own part of them before the first snapshot names a position in the log.
     """
-    from_disk, remains = launch.restore == "disk", former.remains
-    take_over(
-        ports, former.log, former.records, former.ours, remains, launch.layout, launch.resume, from_disk=from_disk
-    )
-    remains.free_rest()
+    from_disk, memory = launch.restore == "disk", former.memory
+    take_over(ports, former.log, former.records, former.ours, memory, launch.layout, launch.resume, from_disk=from_disk)
+    memory.free_rest()
     if launch.origin_step >= 0:
         edges = [edge.id for edge in ports.job.graph.edges]
         restore_inputs(ports, edges, launch.origin_step, former.origin)
     if from_disk:
         carried, before = former.carried()
-        carry_over(ports, carried, remains, before, sizes)
+        carry_over(ports, carried, memory, before, sizes)
         former.keep()

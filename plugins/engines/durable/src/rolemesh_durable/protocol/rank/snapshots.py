@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rolemesh_durable.protocol.messages import Watermarks
-from rolemesh_durable.protocol.owing import Appointments, by_appointment, may_owe
 from rolemesh_durable.protocol.rank.control import Control
 from rolemesh_durable.protocol.rank.effects import Effects
 from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
+from rolemesh_durable.protocol.rank.owing import Appointments, by_appointment, may_owe
 from rolemesh_durable.protocol.rank.page import BLOCKED, IDLE, OP, PHASE, SINCE_NS, SNAPSHOT
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.shape import JobShape
 
-__all__ = ["GroupSnapshots", "Omission", "Pacing", "SnapshotTaker", "Store", "omission_of"]
+__all__ = ["GroupSnapshots", "Omission", "Pace", "SnapshotStore", "SnapshotTaker", "omission_of"]
 
 POLL_S = 0.001
 """Seconds between two looks at the status pages of the group while one of its ranks is behind."""
 
 
-class Store(Protocol):
+class SnapshotStore(Protocol):
     """The snapshots of a rank, and all that must be written with them. They outlive the rank's process."""
 
     def steps(self) -> Sequence[int]:
@@ -55,8 +55,8 @@ class Store(Protocol):
         """Send the lines of former generations after step `published` again."""
 
 
-class Pacing(Protocol):
-    """How far apart snapshots are. All times are in ns (`rolemesh_durable.protocol.owing.Pace`)."""
+class Pace(Protocol):
+    """How far apart snapshots are. All times are in ns (`rolemesh_durable.protocol.rank.owing.SnapshotPace`)."""
 
     def taken(self, step: int, began: int, ended: int, failures_s: float, waited: int = 0) -> None:
         """The rank took the snapshot of `step` in this time, and waited for its group for `waited` ns of it."""
@@ -76,7 +76,7 @@ class Pacing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Omission:
-    """How a rank may leave out snapshots where its steps are short (`rolemesh_durable.protocol.owing`)."""
+    """How a rank may leave out snapshots where its steps are short (`rolemesh_durable.protocol.rank.owing`)."""
 
     alone: bool = False
     """The rank decides by itself."""
@@ -134,10 +134,10 @@ class SnapshotTaker:
         self,
         ports: Ports[Any],
         effects: Effects[Any],
-        store: Store,
+        store: SnapshotStore,
         control: Control,
         *,
-        pace: Pacing,
+        pace: Pace,
         omission: Omission,
         group: GroupSnapshots | None,
         slack: int,
@@ -169,7 +169,7 @@ class SnapshotTaker:
     def after(self, step: int) -> None:
         """Take the snapshot of the finished `step` if one is due.
 
-        Raises `Stopping`, and the errors of `Store.write`.
+        Raises `Stopping`, and the errors of `SnapshotStore.write`.
         """
         steps = min(self._steps, self._control.last + 1)
         must = step in (self._control.pause, steps - 1)
@@ -208,8 +208,8 @@ class SnapshotTaker:
             return False
         if self._barrier is not None:
             return True
-        for way in ports.ways:
-            if not way.state.credit:
+        for out_edge in ports.out_edges:
+            if not out_edge.state.credit:
                 return False
         for out in ports.outputs.values():  # also if a consumer starts again, and asks for more than there are credits
             out.admitted = step + 1

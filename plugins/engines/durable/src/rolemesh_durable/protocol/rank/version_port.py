@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from rolemesh_durable.protocol.agreement import NOTHING
+from rolemesh_durable.protocol.rank.agreement import NOTHING
 from rolemesh_durable.protocol.rank.effects import Effects, Item, Log
 from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
 from rolemesh_durable.protocol.rank.out_edge import OutEdge
@@ -55,12 +55,12 @@ class VersionPort(OutPort[T]):
         effects: Effects[T],
         room: Room,
         call: int,
-        ways: Sequence[OutEdge[T]],
+        out_edges: Sequence[OutEdge[T]],
         annexes: Mapping[int, Annex],
     ) -> None:
-        """`ways` are all edges out of the rank. `annexes` are the additions to records, by operator call."""
+        """`out_edges` are all edges out of the rank. `annexes` are the additions to records, by operator call."""
         super().__init__(job, effects, room)
-        self._call, self._all, self._annexes, self._site = call, ways, annexes, effects.mail.site
+        self._call, self._all, self._annexes, self._site = call, out_edges, annexes, effects.mail.site
         self._staged: list[_Staged[T]] = []
         self.made: set[int] = set()
         """Steps whose value, of a former generation, is in the log and is sent from there."""
@@ -81,9 +81,9 @@ class VersionPort(OutPort[T]):
         return super()._begin(step)
 
     def _put(
-        self, way: OutEdge[T], item: T | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]
+        self, out_edge: OutEdge[T], item: T | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]
     ) -> None:
-        self._staged.append((way, _Chunk(item, step, chunk, last, consumers)))
+        self._staged.append((out_edge, _Chunk(item, step, chunk, last, consumers)))
 
     def _finish(self, step: int) -> None:
         if self._staged:
@@ -95,31 +95,31 @@ class VersionPort(OutPort[T]):
         log = self._log
         assert log is not None
         first = log.position
-        for way, chunk in staged:
-            way.write(log, *chunk)
+        for out_edge, chunk in staged:
+            out_edge.write(log, *chunk)
         self._say_whole(log, step, first)
 
     def _say_whole(self, log: Log[T], step: int, first: int) -> None:
         items = self._annexes[self._call].taken(step) if self._call in self._annexes else b""
-        log.whole(self._call, step, first, max(way.state.hold for way in self._ways), items)
+        log.whole(self._call, step, first, max(out_edge.state.hold for out_edge in self._out_edges), items)
 
     def _hear(self) -> None:
         """If the log may be incomplete, wait until every consumer has asked: its ask says what it used.
 
         Raises `LogLost`.
         """
-        unsure = [way for way in self._all if way.made is not None]
-        for way in unsure:
-            state = way.state
-            self._until(lambda: not state.unheard, BLOCKED, way.edge.id)  # noqa: B023 (asked before the next round)
-        for way in unsure:
-            way.made = None
+        unsure = [out_edge for out_edge in self._all if out_edge.made is not None]
+        for out_edge in unsure:
+            state = out_edge.state
+            self._until(lambda: not state.unheard, BLOCKED, out_edge.edge.id)  # noqa: B023 (asked before the next round)
+        for out_edge in unsure:
+            out_edge.made = None
 
 
 class GroupPort(VersionPort[T]):
     """The out-port of a group's value. A rank sends its part once all ranks have theirs in their logs.
 
-    See `protocol.agreement`.
+    See `protocol.rank.agreement`.
     """
 
     def __init__(
@@ -128,11 +128,11 @@ class GroupPort(VersionPort[T]):
         effects: Effects[T],
         room: Room,
         call: int,
-        ways: Sequence[OutEdge[T]],
+        out_edges: Sequence[OutEdge[T]],
         annexes: Mapping[int, Annex],
         barrier: GroupBarrier,
     ) -> None:
-        super().__init__(job, effects, room, call, ways, annexes)
+        super().__init__(job, effects, room, call, out_edges, annexes)
         self._barrier, self._calls = barrier, len(job.graph.ops)
         self._former: dict[int, tuple[int, list[_Staged[T]]]] = {}
         """The chunks in the log, by step, each with the generation that made them."""
@@ -140,13 +140,13 @@ class GroupPort(VersionPort[T]):
     def whole(self, record: FormerRecord) -> None:
         """Do nothing: the group agrees on the value when this generation has made it, too."""
 
-    def take_over(self, way: OutEdge[T], item: T | None, record: FormerRecord, *, again: bool) -> None:
+    def take_over(self, out_edge: OutEdge[T], item: T | None, record: FormerRecord, *, again: bool) -> None:
         """As for any port, but hold back the chunks that may not count."""
         if not again:
-            super().take_over(way, item, record, again=again)
+            super().take_over(out_edge, item, record, again=again)
             return
         chunk = _Chunk(item, record.step, record.chunk, record.last, record.consumers)
-        self._former.setdefault(record.step, (record.generation, []))[1].append((way, chunk))
+        self._former.setdefault(record.step, (record.generation, []))[1].append((out_edge, chunk))
 
     def write_again(self, log: Log[T]) -> None:
         """As for any port, but the chunks that were held back are lost."""
@@ -161,8 +161,8 @@ class GroupPort(VersionPort[T]):
             self._write(step, staged)
         vote = made + 1 if former or staged else NOTHING
         while not self._agree(step, vote):
-            for way in self._ways:
-                way.void(step)
+            for out_edge in self._out_edges:
+                out_edge.void(step)
             self._hear()
             if staged:
                 self._write(step, staged)
@@ -180,8 +180,8 @@ class GroupPort(VersionPort[T]):
 
 
 def _show(chunks: list[_Staged[T]]) -> None:
-    for way, chunk in chunks:
-        way.show(*chunk)
+    for out_edge, chunk in chunks:
+        out_edge.show(*chunk)
 
 
 def _forget(chunks: list[_Staged[T]]) -> None:
