@@ -121,6 +121,32 @@ def test_rotated_files_that_are_copied_with_their_times_are_read_in_their_order(
     assert reading().all() == [4, 5]
 
 
+NAMES = {
+    "numbers": lambda n: f"a.jsonl.{n}" if n else "a.jsonl",
+    "dates": lambda n: f"a.jsonl-202611{30 - n}" if n else "a.jsonl",
+    "seconds since 1970": lambda n: f"a.jsonl-{1764500000 - n}" if n else "a.jsonl",
+}
+"""The names that `RotatingFileHandler`, and logrotate with `dateext`, give the file that was rotated `n` times."""
+
+
+@pytest.mark.parametrize("names", NAMES.values(), ids=NAMES)
+@pytest.mark.parametrize("restored", [False, True], ids=["in place", "restored"])
+def test_rotated_files_with_the_same_time_are_read_in_the_order_of_their_names(
+    tmp_path: Path, reading: Any, names: Callable[[int], str], restored: bool
+) -> None:
+    folder = tmp_path / "data"
+    write(folder / "a.jsonl", *OLD)
+    assert reading().all(25) == [*OLD][:25]
+    (folder / "a.jsonl").rename(folder / names(12))
+    for n in range(11, -1, -1):
+        write(folder / names(n), 100 - n)
+    for each in folder.iterdir():
+        os.utime(each, (1, 1))
+    if restored:
+        _synchronized(folder)
+    assert reading().all() == [*[*OLD][25:], *range(89, 101)]
+
+
 @pytest.mark.parametrize("copy", [False, True])
 def test_a_file_whose_new_name_is_another_partition_is_an_error(tmp_path: Path, reading: Any, copy: bool) -> None:
     path = tmp_path / "data/a.jsonl"

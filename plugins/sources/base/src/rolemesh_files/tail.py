@@ -23,6 +23,8 @@ __all__ = ["HEAD_BYTES", "FilePosition", "Tail", "find", "opened", "rotated"]
 HEAD_BYTES = 256
 """Number of bytes at the beginning, and of those before a place, that identify a file."""
 CHUNK = 64 << 10
+REMOVED = (-1, 0, "")
+"""Turn of a file without a name: rotation removes the oldest one."""
 MOST_BYTES = 16 << 20
 """Maximum length of a line in bytes."""
 
@@ -106,12 +108,14 @@ class Tail:
         """Return the files that were written after this one, in the order of their last write: later rotated files, and
         the one at `path`.
 
-        Empty files are left out.
+        The names decide between files of the same time. Empty files are left out.
         """
-        ended = os.fstat(self._fd).st_mtime_ns
-        found = (stat for name, stat in _beside(path).items() if name == path.name or _is_rotated(name, path))
-        later = [each for each in found if each.st_mtime_ns > ended and each.st_size and each.st_ino != self._inode]
-        return sorted(later, key=lambda each: each.st_mtime_ns)
+        found = {name: stat for name, stat in _beside(path).items() if name == path.name or _is_rotated(name, path)}
+        names = [_turn(name, path) for name, stat in found.items() if stat.st_ino == self._inode]
+        ended = os.fstat(self._fd).st_mtime_ns, min(names, default=REMOVED)
+        turns = [((stat.st_mtime_ns, _turn(name, path)), stat) for name, stat in found.items()]
+        later = [each for each in turns if each[0] > ended and each[1].st_size and each[1].st_ino != self._inode]
+        return [stat for _, stat in sorted(later, key=lambda each: each[0])]
 
     def lines(self, at: int, most: int, *, whole: bool) -> tuple[list[tuple[int, bytes]], int]:
         """Return at most `most` lines from byte `at` on, each with its first byte, and the byte after the last one.
@@ -173,6 +177,14 @@ def _beside(path: Path) -> dict[str, os.stat_result]:
 def _is_rotated(name: str, path: Path) -> bool:
     """Return whether the file at `path` was renamed or copied to `name`: ``a.jsonl.1``, ``a.jsonl-2026-11-24``."""
     return re.match(re.escape(path.name) + "[-._~]", name) is not None
+
+
+def _turn(name: str, path: Path) -> tuple[int, int, str]:
+    """Return what orders files of the same time: those with dates first, then by falling numbers, then `path`."""
+    suffix = name[len(path.name) + 1 :]
+    if re.fullmatch("[0-9]{1,5}", suffix):
+        return 1, -int(suffix), ""
+    return (0, 0, suffix) if suffix else (2, 0, "")
 
 
 def _size(path: Path) -> int | None:
