@@ -18,6 +18,7 @@ from tests.e2e.harness import Job
 from tests.e2e.ladder import LADDER, SLOW, STEPS, ended_well, launched, of_kind, pids, total
 from tests.waiting import until
 
+from rolemesh.errors import EXIT_FAILED
 from rolemesh_durable.journal.sqlite import SQLITE_FILE
 from rolemesh_runtime.digest import digest
 
@@ -45,6 +46,29 @@ def test_a_journal_that_is_locked_for_longer_than_a_lease_costs_nothing_and_the_
     ended_well(job, process)
     assert launched(job) == []
     assert of_kind(job, "agent_lost", "rolled_back") == []
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["", "a master that has only begun"])
+def test_a_job_whose_journal_is_locked_ends_when_it_is_asked_to(make_job: Make, killed: bool) -> None:
+    job = make_job(extra=LADDER)
+    process = job.start(*SLOW)
+    before = job.running(10)
+    until(lambda: (status := job.status()) and status.persisted >= 0, "there is a snapshot on disk")
+    with closing(sqlite3.connect(job.run_dir / SQLITE_FILE, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        if killed:
+            os.kill(before.master_pid, signal.SIGKILL)
+            until(lambda: (status := job.status()) and status.state == "recovering", "the next master answers")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == EXIT_FAILED
+    assert "as if it had been killed" in job.result()["message"]
+    assert "--resume" in job.result()["message"]
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids(before).values()), "no rank is left")
+    again = job.start("--resume", str(job.run_dir), *SLOW)
+    out, _ = again.communicate()
+    assert again.returncode == 0, out
+    state = digest({"total": total(STEPS), "calls": STEPS})
+    assert job.result()["state_sha256"]["sink"] == sha256(state.encode()).hexdigest()
 
 
 @pytest.fixture
