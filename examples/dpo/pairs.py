@@ -6,6 +6,7 @@ import numpy as np
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from rolemesh import Batch, Broadcast, Ragged, Workload, operator
+from rolemesh_torch.chats import answered
 
 
 class PairsOptions(BaseModel, extra="forbid"):
@@ -93,21 +94,15 @@ class Pairs(Workload):
         prompts, right, wrong = [], [], []
         for number in numbers:
             task = self.tasks[number]
-            answer = task["answer"].split(", ")
-            prompts.append(self._prompt(task["question"]))
-            right.append(self._answer(answer))
-            wrong.append(self._answer(answer[::-1]))
+            words = task["answer"].split(", ")
+            asked = [{"role": "user", "content": task["question"]}]
+            answers = [", ".join(words), ", ".join(words[::-1])]
+            prompt, both = answered(self.tokenizer, asked, answers, {})
+            for column, tokens in zip((prompts, right, wrong), (prompt, *both), strict=True):
+                column.append(tokens)
         rows = {"prompt_ids": prompts * 2, "completion_ids": right + wrong}
         tokens = {name: Ragged.from_rows(each, dtype=np.int32) for name, each in rows.items()}
         return Batch({**tokens, "pair": np.array([*numbers] * 2), "right": np.repeat([True, False], len(numbers))})
-
-    def _prompt(self, question):
-        chat = [{"role": "user", "content": question}]
-        text = self.tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
-
-    def _answer(self, words):
-        return [*self.tokenizer(", ".join(words), add_special_tokens=False)["input_ids"], self.tokenizer.eos_token_id]
 
 
 def _pairs_among(rows):

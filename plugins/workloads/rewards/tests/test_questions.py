@@ -132,6 +132,28 @@ def test_a_column_in_braces_of_latex_is_refused(text: str) -> None:
     assert "{{problem}}" in refused.value.remedy
 
 
+USER, SAID = {"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2"}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": [USER, SAID], "problem": "1+1", "answer": "2"},
+        {"prompt": None, "question": "1+1"},
+        {"chosen": [USER, SAID], "rejected": [USER, {**SAID, "content": "3"}]},
+        {"chosen": [USER, SAID], "rejected": [USER, SAID], "messages": [USER, SAID]},
+        {"chosen": [SAID], "rejected": [SAID], "prompt": [USER]},
+    ],
+)
+def test_a_row_asks_without_its_answer(row: dict[str, Any]) -> None:
+    assert make_prompt(row, None, None) == [USER]
+
+
+def test_a_chat_with_an_answer_is_continued_if_there_is_nothing_else() -> None:
+    assert make_prompt({"messages": [USER, SAID]}, None, None) == [USER, SAID]
+    assert make_prompt({"messages": [USER, SAID], "problem": "1+1"}, "messages", None) == [USER, SAID]
+
+
 def test_a_column_may_have_the_chat_itself() -> None:
     chat = [{"role": "system", "content": "Add."}, {"role": "user", "content": "1+1", "name": None}]
     assert make_prompt({"prompt": chat}, None, "Other.") == [chat[0], {"role": "user", "content": "1+1"}]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 from rolemesh.errors import OptionsError, nearest
 
@@ -22,8 +22,9 @@ _LATEX = re.compile(r"\\[A-Za-z]+\*?(?:\{[^{}]*\})*$")
 def make_prompt(row: Mapping[str, Any], option: PromptOption, system: str | None) -> list[Message]:
     """Return the chat that a row asks with. Raises `OptionsError` if the row lacks a column.
 
-    `option` is the name of a column, a text with {columns}, or messages with such texts; None: the first of `COLUMNS`
-    that the row has. As in `str.format`, {{text}} stands for {text}; other braces stay as they are. A column has a
+    `option` is the name of a column, a text with {columns}, or messages with such texts. None: the first of `COLUMNS`
+    that has no answer at its end; then what the chats `chosen` and `rejected` begin with; then the first one with an
+    answer, which the model continues. As in `str.format`, {{text}} stands for {text}; other braces stay as they are. A column has a
     text, which becomes the message of a user, or the messages of a chat. `system` comes first, unless the chat begins
     with a system message itself.
     """
@@ -51,21 +52,46 @@ def _asked(row: Mapping[str, Any], option: PromptOption) -> str | list[Message]:
         return [{**each, "content": _filled(each["content"], row)} for each in option]
     if option is not None and _PLACE.search(option):
         return _filled(option, row)
-    name = option or next((name for name in COLUMNS if name in row), None)
+    name = option or _first(row)
     if name is None:
+        if both := _both_begin_with(row):
+            return both
         what = f"a row has none of the columns {', '.join(COLUMNS)}, but {', '.join(row)}"
         raise OptionsError(what, where="prompt", remedy="name its column, or a template such as `prompt: '{text}'`")
     value = _column(row, name)
     if isinstance(value, str) and value.strip():
         return value
-    if (
-        isinstance(value, list)
-        and value
-        and all(isinstance(each, dict) and {"role", "content"} <= each.keys() for each in value)
-    ):
+    if _is_chat(value):
+        if option is None and value[-1]["role"] == "assistant" and (both := _both_begin_with(row)):
+            return both
         return [{key: each[key] for key in each if each[key] is not None} for each in value]
     what = f"the column {name!r} has {value!r:.80}, which is neither a text nor the messages of a chat"
     raise OptionsError(what, where="prompt", remedy="name another column, or correct the row")
+
+
+def _is_chat(value: object) -> TypeGuard[list[Message]]:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(each, dict) and {"role", "content"} <= each.keys() for each in value)
+    )
+
+
+def _first(row: Mapping[str, Any]) -> str | None:
+    """Return the column to ask with, if the job file names none; None if there is none."""
+    found = [name for name in COLUMNS if row.get(name) is not None]
+    asks = [name for name in found if not (_is_chat(row[name]) and row[name][-1]["role"] == "assistant")]
+    return next(iter(asks or found), next((name for name in COLUMNS if name in row), None))
+
+
+def _both_begin_with(row: Mapping[str, Any]) -> list[Message]:
+    """Return the messages with which the chats `chosen` and `rejected` begin, as TRL finds a prompt; [] for none."""
+    chosen, rejected = row.get("chosen"), row.get("rejected")
+    if not (_is_chat(chosen) and _is_chat(rejected)):
+        return []
+    most = min(len(chosen), len(rejected)) - 1
+    same = next((n for n in range(most) if chosen[n] != rejected[n]), most)
+    return [{key: each[key] for key in each if each[key] is not None} for each in chosen[:same]]
 
 
 def _filled(template: str, row: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 from transformers import AutoTokenizer
 
 from rolemesh import Batch, Ragged, RankContext
-from rolemesh_torch.chats import chat_text, plain_text
+from rolemesh_torch.chats import answer_of, answered
 
 
 class Pairs:
@@ -15,14 +15,14 @@ class Pairs:
 
     def encode(self, questions: Batch) -> Batch:
         """Return the chosen answer to each question, and the rejected one in the row after it."""
-        prompts, answers = [], []
-        for chat, row in zip(questions["messages"], questions["row"], strict=True):
-            prompt = chat_text(self.tokenizer, chat, row, prompt=True)
-            for answer in (row["chosen"], row["rejected"]):
-                text = answer if isinstance(answer, str) else plain_text(answer[-1])
-                prompts.append(self._tokens(prompt))
-                answers.append([*self._tokens(text), self.tokenizer.eos_token_id])
-        return Batch({"prompt_ids": ragged(prompts), "completion_ids": ragged(answers)})
+        prompts, pairs = [], []
+        name = "messages" if "messages" in questions else "prompt"
+        for asked, row in zip(questions[name], questions["row"], strict=True):
+            answers = [answer_of(row, [which]) for which in ("chosen", "rejected")]
+            prompt, both = answered(self.tokenizer, asked, answers, row)
+            prompts += [prompt, prompt]
+            pairs += both
+        return Batch({"prompt_ids": ragged(prompts), "completion_ids": ragged(pairs)})
 
     def join(self, rows: Batch) -> Batch:
         """Return a row per pair, with the reference's log-probabilities of both answers."""
@@ -31,9 +31,6 @@ class Pairs:
         chosen = {"chosen_ids": ragged(answers[::2]), "ref_chosen": reference[::2]}
         rejected = {"rejected_ids": ragged(answers[1::2]), "ref_rejected": reference[1::2]}
         return Batch({"prompt_ids": ragged(prompts[::2]), **chosen, **rejected})
-
-    def _tokens(self, text: str) -> list[int]:
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
 def ragged(rows: list) -> Ragged:
