@@ -51,7 +51,6 @@ READ_OTHERWISE = {
     "recorder.node_counters:_limit": "/proc and /sys",
     "checkpoint.disk:_files": "the master completes a checkpoint of its own run",
     "checkpoint.disk:_sha256": "the master completes a checkpoint of its own run",
-    "checkpoint.disk:sync_folder": "the master completes a checkpoint of its own run",
     "debug.process_facts:look": "/proc",
     "debug.process_facts:_pss": "/proc",
     "debug.process_facts:_open_files": "/proc",

@@ -14,8 +14,8 @@ from rolemesh_torch.chats import answered
 pytestmark = [pytest.mark.soak, pytest.mark.usefixtures("trl")]
 
 CHATML = (
-    "{% for m in messages %}w10 {{ m.role | replace('user', 'w11') | replace('assistant', 'w12') }} {{ m.content }} w13 "
-    "{% endfor %}{% if add_generation_prompt %}w10 w12 {% endif %}"
+    "{% for m in messages %}w10 {{ m.role | replace('user', 'w11') | replace('assistant', 'w12') }} {{ m.content }} "
+    "w13 {% endfor %}{% if add_generation_prompt %}w10 w12 {% endif %}"
 )
 TEMPLATES = {
     "a turn ends with another token than a text": CHATML,

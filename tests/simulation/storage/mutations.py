@@ -21,6 +21,7 @@ from rolemesh_durable.extensions.replicas.frames import DONE
 from rolemesh_durable.extensions.replicas.offers import Offers
 from rolemesh_durable.extensions.replicas.replication import Replication
 from rolemesh_durable.extensions.replicas.store import ReplicaStore
+from rolemesh_runtime import syncing
 
 __all__ = ["MUTATIONS"]
 
@@ -136,7 +137,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("parts are not synced", ("a checkpoint that was completed survives", "a complete checkpoint is intact"),
              method(copy_attempt.CopyAttempt, "sync", _no_sync)),
     Mutation("folders are not synced", ("a checkpoint that was completed survives", "a complete checkpoint is intact"),
-             lambda: patch.object(disk, "sync_folder", lambda folder: None)),
+             lambda: patch.object(syncing, "sync_folder", lambda folder: None)),
     Mutation("parts are reported as of another generation", ("nothing wedges",),
              method(Persister, "results", _unfenced_message)),
 )  # fmt: skip

@@ -30,6 +30,7 @@ from rolemesh_dataplane.transports import TransportError
 from rolemesh_durable.agent.persister import Persister
 from rolemesh_durable.extensions.replicas.replication import Replication
 from rolemesh_durable.protocol.messages import Persisted
+from rolemesh_runtime.syncing import sync_folder
 
 __all__ = ["INVARIANTS", "Storage", "Violation"]
 
@@ -149,7 +150,7 @@ class Storage:
             path.write_text("theirs")
         for path in (*self.foreign, *(each.parent for each in self.foreign), self.files.disk):
             if path.is_relative_to(self.files.disk):
-                disk.sync_folder(path) if path.is_dir() else _sync(path)
+                sync_folder(path) if path.is_dir() else _sync(path)
         self._wire()
         for rank in self.ranks:
             self._open(rank)

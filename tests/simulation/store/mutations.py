@@ -116,7 +116,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("lines are published before they are written", ("what is told is durable",),
              method(Publication, "attempt", _told_before)),
     Mutation("lines are not synced", ("what is told is durable",),
-             lambda: patch.object(line_file, "_sync", _does_nothing)),
+             lambda: patch.object(line_file, "sync", _does_nothing)),
     Mutation("a line waits for its parts by the time of day", ("each line once, in order and whole",),
              method(LineAssembler, "add", _by_the_time_of_day), first=17),
     Mutation("a line waits while the store does not answer, too", ("each line once, in order and whole",),

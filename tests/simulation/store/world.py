@@ -27,7 +27,6 @@ from tests.simulation.store.master import Killed, Master, Report
 from rolemesh.api.observer import Event
 from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh.runs import jsonl
-from rolemesh_checkpoint import disk
 from rolemesh_durable.journal.event_log import EventLog, Stored
 from rolemesh_durable.master import journal, publication
 from rolemesh_durable.master.history import History, read_head
@@ -37,6 +36,7 @@ from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 from rolemesh_runtime.metrics import Metrics
+from rolemesh_runtime.syncing import sync_folder
 
 __all__ = ["INVARIANTS", "Masters"]
 
@@ -114,8 +114,8 @@ class Masters:
         ):
             self._mounted.enter_context(each)
         self.run_dir.mkdir()
-        disk.sync_folder(self.files.disk)
-        disk.sync_folder(self.run_dir)
+        sync_folder(self.files.disk)
+        sync_folder(self.run_dir)
         gc.freeze()  # what there is already need not be looked at after each death
         return self
 

@@ -201,7 +201,7 @@ def test_jobs_give_the_chat_template_its_columns_and_take_text_parts(
 
 
 def test_sft_refuses_a_question_without_an_answer(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(RolemeshError, match="no answer in the columns answer, .*, but messages, reply"):
+    with pytest.raises(RolemeshError, match=r"no answer in the columns answer, .*, but messages, reply"):
         encoded("sft", tiny_model, capsys, {"messages": [USER], "reply": "?"})
 
 

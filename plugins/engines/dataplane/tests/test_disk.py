@@ -20,6 +20,7 @@ from rolemesh.api.batch import Gathered, Shard
 from rolemesh_checkpoint import disk
 from rolemesh_checkpoint.layout import SnapshotError
 from rolemesh_checkpoint.reshard import merge
+from rolemesh_runtime import syncing
 from rolemesh_runtime.digest import digest
 
 ROWS = 7
@@ -284,6 +285,6 @@ def test_names_that_an_attempt_has_moved_but_not_synced_are_synced_by_the_next(r
     folder = persisted(9, {"trainer": 1}, state)
     manifest = disk.read_manifest(folder)
     synced = []
-    monkeypatch.setattr(disk, "sync_folder", lambda path: synced.append(path.name))
+    monkeypatch.setattr(syncing, "sync_folder", lambda path: synced.append(path.name))
     disk.write_manifest(run_dir, manifest, dict.fromkeys(manifest.files, "1-gone"))
     assert synced == ["trainer", "step-9", "snapshots"]

@@ -66,7 +66,7 @@ def test_a_call_that_the_template_does_not_write_is_refused() -> None:
 
 
 def test_a_model_without_a_chat_template_is_named_as_such() -> None:
-    with pytest.raises(RolemeshError, match="the model has no chat template(.|\n)*chat: false"):
+    with pytest.raises(RolemeshError, match=r"the model has no chat template(.|\n)*chat: false"):
         answered(Words(None), [ASK], ["yes"], {})
     assert answered(Words(None), "ask", [" yes"], {}) == (["ask"], [["yes", "eos"]])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +18,7 @@ from rolemesh_durable.journal.event_log import EventLog, JournalFencedError
 from rolemesh_durable.journal.sqlite import SQLITE_FILE
 from rolemesh_durable.master import writer
 from rolemesh_durable.master.inbox import KEPT, Inbox
-from rolemesh_durable.master.writer import Writer
+from rolemesh_durable.master.writer import GivenUpError, Writer
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master import events as e
 
@@ -74,6 +75,42 @@ def test_a_write_that_its_store_does_not_answer_is_reported(loop: Loop, monkeypa
     answers.set()
     loop.until_done()
     assert loop.writer.warning == ""
+
+
+def test_a_write_is_given_up_once_the_end_waits_for_it_and_it_has_failed_for_long(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "HURRY_S", 0.2)
+    tried: list[float] = []
+
+    def full() -> None:
+        tried.append(time.monotonic())
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    loop.writer.submit("the journal", full)
+    while len(tried) < 4:
+        assert loop.woken.wait(0.01) is False
+    assert not loop.writer.hurried
+    asked = time.monotonic()
+    loop.writer.hurry("Ctrl-C")
+    with pytest.raises(GivenUpError, match=r"\(Ctrl-C\): the journal cannot be written: .*No space(.|\n)*--resume"):
+        loop.until_done()
+    assert tried[-1] - asked > 0.2
+
+
+def test_a_write_that_fails_once_is_tried_again_however_long_the_end_waits(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop.writer.hurry("Ctrl-C")
+    monkeypatch.setattr(type(loop.writer), "hurried", True)
+    errors = [OSError(errno.EIO, "it passes")]
+
+    def fails_once() -> None:
+        if errors:
+            raise errors.pop()
+
+    loop.writer.submit("the journal", fails_once)
+    loop.until_done()
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from rolemesh.api.workload import State
 from rolemesh_checkpoint import disk
 from rolemesh_checkpoint.layout import BlockLayout, flatten
 from rolemesh_dataplane.codec import Buffer
+from rolemesh_runtime import syncing
 
 __all__ = ["CHUNK", "Attempt", "Removed", "Writer", "write_state"]
 
@@ -75,13 +76,13 @@ class Attempt:
         while self._open:
             fd = self._open.pop()
             try:
-                os.fsync(fd)
+                syncing.sync(fd)
             finally:
                 os.close(fd)
         try:
             for folder in (self._folder / self._role, self._folder, self._folder.parent) if self._paths else ():
                 if folder not in synced:
-                    disk.sync_folder(folder)
+                    syncing.sync_folder(folder)
                     synced.add(folder)
         except FileNotFoundError as error:
             raise Removed from error

@@ -27,6 +27,7 @@ from rolemesh_checkpoint.layout import SnapshotError
 from rolemesh_checkpoint.memory import MemorySnapshot
 from rolemesh_checkpoint.reading import StateFile, map_file
 from rolemesh_checkpoint.reshard import elsewhere, reshard
+from rolemesh_runtime import syncing
 from rolemesh_runtime.run_files import content_in, names_in, open_in
 
 __all__ = [
@@ -51,7 +52,6 @@ __all__ = [
     "state_file",
     "states",
     "step_folder",
-    "sync_folder",
     "verify",
     "write_manifest",
 ]
@@ -204,27 +204,18 @@ def write_manifest(run_dir: str | Path, manifest: Manifest, attempts: Mapping[st
             path.unlink(missing_ok=True)
     # Also of what an earlier attempt at this has moved already: it may not have come so far as to sync it.
     for each in sorted({(folder / name).parent for name in manifest.files} - {folder}):
-        sync_folder(each)
+        syncing.sync_folder(each)
     data = msgspec.json.format(msgspec.json.encode(_sealed(manifest)), indent=1) + b"\n"
     folder.mkdir(parents=True, exist_ok=True)  # nobody has made it where no rank had anything to write
     temporary = folder / f".{MANIFEST}"
     with open(temporary, "wb") as file:
         file.write(data)
         file.flush()
-        os.fsync(file.fileno())
+        syncing.sync(file.fileno())
     os.replace(temporary, folder / MANIFEST)
     for each in (folder, folder.parent):
-        sync_folder(each)
+        syncing.sync_folder(each)
     return folder
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in `folder` survive a crash of the machine."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def read_manifest(folder: str | Path) -> Manifest:
@@ -362,7 +353,7 @@ def prune(run_dir: str | Path, keep: int, job_id: str | None = None, needed: int
     for each in gone:
         (each.path / MANIFEST).unlink(missing_ok=True)  # first, or a kill would leave a checkpoint that looks complete
         with contextlib.suppress(OSError):
-            sync_folder(each.path)  # and a power cut likewise
+            syncing.sync_folder(each.path)  # and a power cut likewise
         shutil.rmtree(each.path, ignore_errors=True)
     return sorted(each.step for each in gone)
 

@@ -37,8 +37,6 @@ _FIRST, _LAST = _ROOM, 9 * _ROOM
 """Offsets of eight places: two newest, two that wait to be persisted, those that are held, and the one being
 written."""
 _NOBODY = bytes(len(HOLDERS))
-_MOST_SERIAL = 1 << 62
-"""More entries than a rank can write; so a greater number in the file is damage."""
 _VALID = 1 << 32
 """Bit in the checksum of every entry, so that an empty place is no entry."""
 
@@ -102,7 +100,7 @@ class Index:
         place = next((place for place in range(_FIRST, _LAST, _ROOM) if place not in taken), None)
         if place is None:
             raise SnapshotError(f"{len(entries)} snapshots are being kept at once", where=str(self._path))
-        (serial,) = _CHECK.unpack_from(mapped, _SERIAL_AT)
+        serial = _CHECK.unpack_from(mapped, _SERIAL_AT)[0] % (1 << 62)  # greater ones are damage
         _CHECK.pack_into(mapped, _SERIAL_AT, serial + 1)
         body = _BODY.pack(step, log, slot, size, serial)
         mapped[place : place + _CHECK_AT] = body
@@ -180,8 +178,6 @@ class Index:
             if not create:
                 return None
             mapped[: len(_MAGIC)] = _MAGIC
-        if _CHECK.unpack_from(mapped, _SERIAL_AT)[0] > _MOST_SERIAL:
-            raise SnapshotError("this index of snapshots is damaged: delete it", where=str(self._path))
         self._map = mapped
         return mapped
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from rolemesh_runtime.syncing import sync, sync_folder
+
 __all__ = ["write_json"]
 
 
@@ -24,13 +26,9 @@ def write_json(path: Path, value: Any) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            sync(file.fileno())
         os.replace(temporary, path)
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)  # or a power cut may take the new name back
-        finally:
-            os.close(folder)
+        sync_folder(path.parent)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)

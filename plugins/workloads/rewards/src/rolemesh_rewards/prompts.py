@@ -24,9 +24,9 @@ def make_prompt(row: Mapping[str, Any], option: PromptOption, system: str | None
 
     `option` is the name of a column, a text with {columns}, or messages with such texts. None: the first of `COLUMNS`
     that has no answer at its end; then what the chats `chosen` and `rejected` begin with; then the first one with an
-    answer, which the model continues. As in `str.format`, {{text}} stands for {text}; other braces stay as they are. A column has a
-    text, which becomes the message of a user, or the messages of a chat. `system` comes first, unless the chat begins
-    with a system message itself.
+    answer, which the model continues. As in `str.format`, {{text}} stands for {text}; other braces stay as they are. A
+    column has a text, which becomes the message of a user, or the messages of a chat. `system` comes first, unless the
+    chat begins with a system message itself.
     """
     asked = _asked(row, option)
     chat = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked

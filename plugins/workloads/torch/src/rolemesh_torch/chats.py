@@ -74,7 +74,7 @@ def answered(
 
     if isinstance(asked, str):
         prompt = tokens(asked)
-        wholes = [tokens(f"{asked}{each}") + [tokenizer.eos_token_id] for each in answers]
+        wholes = [[*tokens(f"{asked}{each}"), tokenizer.eos_token_id] for each in answers]
     else:
         follow = [_following(asked, each) for each in answers]
         _check_calls(tokenizer, follow, columns)

@@ -57,8 +57,8 @@ def test_the_request_names_the_signal_to_each_agent_before_the_job_stops() -> No
     shell = FakeShell(machine)
     ask = SignalRequests(shell.shell).requests()[SignalJob]
     assert ask(SignalJob(signal.SIGINT, "Ctrl-C")) == ""
-    assert shell.events == [SignalAsked(signal.SIGINT, "Ctrl-C")]
-    sent = [each.message for each in machine.handle(shell.events[0], 0.5) if isinstance(each, e.ToAgent)]
+    assert shell.events == [SignalAsked(signal.SIGINT), e.StopAsked("Ctrl-C")]
+    sent = [each.message for each in machine.turn(shell.events, 0.5) if isinstance(each, e.ToAgent)]
     assert isinstance(sent[0], m.ToPart)
     assert sent[0].message.opened(Signal) == Signal(signal.SIGINT)
     assert isinstance(sent[1], m.Stop)

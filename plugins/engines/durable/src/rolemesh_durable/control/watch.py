@@ -89,23 +89,6 @@ def follow(
     return result
 
 
-class _Patience:
-    """Decides when a silent master is given up: not before `limit_s`, and not while it is `alive`."""
-
-    def __init__(self, limit_s: float, alive: Callable[[], bool]) -> None:
-        self._limit_s, self._alive = limit_s, alive
-        self.over = False
-        self.answered()
-
-    def answered(self) -> None:
-        """The master has answered."""
-        self._since = time.monotonic()
-
-    def silent(self) -> None:
-        """The master has not answered."""
-        self.over = time.monotonic() - self._since > self._limit_s and not self._alive()
-
-
 class _Session:
     """The position of the news so far, and the connection for further ones."""
 
@@ -120,17 +103,18 @@ class _Session:
 
     def run_until_end(self, interval_s: float, patience_s: float, alive: Callable[[], bool]) -> dict[str, Any] | None:
         """Ask, pass on and wait, until there is a result or the master is given up."""
-        patience = _Patience(patience_s, alive)
+        heard = time.monotonic()
         with closing(Looking(self._run.result, interval_s)) as ending:
             ending.look_again(ANSWER_S)
-            while ending.found is None and not patience.over:
+            while ending.found is None:
                 behind = False
                 try:
                     update = self._client.watch(self._event, self._step, owner=self._owner)
                 except MasterGoneError:
-                    patience.silent()
+                    if time.monotonic() - heard > patience_s and not alive():
+                        break
                 else:
-                    patience.answered()
+                    heard = time.monotonic()
                     behind = self._take(update)
                 self._warn(ending)
                 if not behind:

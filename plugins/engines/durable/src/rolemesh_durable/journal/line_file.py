@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,11 @@ from typing import Any
 import msgspec
 
 from rolemesh.runs.jsonl import UNDECODABLE, Numbered, open_regular
+from rolemesh_runtime.syncing import sync, sync_folder
 
 __all__ = ["LineFile", "last_line"]
 
 TAIL = 1 << 16
-NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
-"""Errors with which some network file systems always answer `fsync`."""
 
 
 def last_line(path: Path) -> dict[str, Any]:
@@ -61,7 +59,7 @@ class LineFile:
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
             if data:
-                _sync(self._fd, os.fdatasync)
+                sync(self._fd)
         except OSError:
             if data:
                 # After a failed fsync nobody knows which pages the disk has, and the next fsync would not tell.
@@ -84,10 +82,10 @@ class LineFile:
         """Open the file if needed, cut off torn or doubtful lines, and find its last line."""
         if self._fd < 0:
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-            _sync_folder(self.path.parent)  # a file that is new is not in its folder after a power cut
+            sync_folder(self.path.parent)  # a file that is new is not in its folder after a power cut
         self._cut_failed()
         self._cut_torn()
-        _sync(self._fd, os.fdatasync)  # what an earlier master has written, and maybe not waited for
+        sync(self._fd)  # what an earlier master has written, and maybe not waited for
         self._size = os.fstat(self._fd).st_size
         found = _last_line(self._fd).get(self._key)
         if isinstance(found, int):
@@ -112,26 +110,6 @@ class LineFile:
             end = end - chunk + found + 1
         if end != size:
             os.ftruncate(self._fd, end)
-
-
-def _sync(fd: int, sync: Callable[[int], None]) -> None:
-    """Wait until the file is on disk, if the file system supports that."""
-    try:
-        sync(fd)
-    except OSError as error:
-        if error.errno not in NO_SYNC:
-            raise
-
-
-def _sync_folder(path: Path) -> None:
-    try:
-        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except PermissionError:
-        return
-    try:
-        _sync(folder, os.fsync)
-    finally:
-        os.close(folder)
 
 
 def _last_line(fd: int) -> dict[str, Any]:

@@ -38,7 +38,6 @@ from rolemesh_durable.master.plugins import MasterPlugins
 from rolemesh_durable.master.publication import DRAIN_S, Publication
 from rolemesh_durable.master.report import control_of, result_of, status_of
 from rolemesh_durable.master.until import Until
-from rolemesh_durable.master.unwritable import JournalGivenUpError, Wish
 from rolemesh_durable.master.writer import Writer
 from rolemesh_durable.plugin_calls import created, exact
 from rolemesh_durable.protocol import messages as m
@@ -65,7 +64,6 @@ log = logging.getLogger("rolemesh_durable.master")
 
 TICK_MS = 100
 SERVE_MS = 20
-AGAIN = "remove the cause; `--resume` then goes on after the newest snapshot on disk, if there is one"
 
 
 class Master:
@@ -100,7 +98,6 @@ class Master:
         self._extensions = (*MASTER_EXTENSIONS, *(each.in_master for each in strangers))
         self._machine = MasterMachine(config, extensions=self._extensions)
         self._in_control = self._over = False
-        self._wish, self._overdue = Wish(config.job.lease_s), ""
         graph = config.job.graph
         self._lines = LineAssembler(graph, config.job.world_sizes, config.origin_step)
         self._until = Until(config.until)
@@ -169,14 +166,8 @@ class Master:
             self._answers.serve()  # before the turn: a driver that has been waiting for an answer is alive
         self._files.collect()
         self._writer.collect()
-        now = time.monotonic()
         if self._writer.busy:
-            self._keepalive.repeat(now)
-        stuck = self._publication.patient if self._over else self._writer.busy
-        self._overdue = self._wish.overdue(now, stuck=stuck, owned=self._machine.state.owned)
-        if self._overdue and not self._over:
-            why = f"the job ends as if it had been killed ({self._overdue}): {self._writer.warning}"
-            raise JournalGivenUpError(why, where=str(self.run_dir), remedy=AGAIN)
+            self._keepalive.repeat(time.monotonic())
 
     def _take_over(self, found: Claimed) -> None:
         """Continue the work of earlier masters, now that this master owns the journal."""
@@ -224,7 +215,8 @@ class Master:
         self._publication.add(event for event in found.stored.events if event.seq > found.told)
 
     def _put(self, event: e.Event) -> None:
-        self._wish.note(event)
+        if isinstance(event, e.StopAsked):
+            self._writer.hurry(event.reason)
         self._inbox.put(event)
         self._awake()
 
@@ -343,10 +335,9 @@ class Master:
         result = result_of(self._machine, self.config, self._journal.history.account, lasted, *found[:1])
         self._publication.add(self._lines.ended(self._machine.state.committed, wall=ended))
         self._publication.close()
-        self._serve(until=lambda: self._publication.wait(0) or bool(self._overdue), limit_s=DRAIN_S)
-        self._serve(until=lambda: self._publication.wait(0) or bool(self._overdue) or not self._publication.patient)
+        self._serve(until=lambda: self._publication.wait(0), limit_s=DRAIN_S)
+        self._serve(until=lambda: self._publication.wait(0) or self._writer.hurried or not self._publication.patient)
         if unwritten := self._publication.give_up():
-            log.warning(unwritten)
             result["message"] = "; ".join(filter(None, (result["message"], unwritten)))
         self._observers.broadcast("job_ended", result=result)
         self._observers.close()

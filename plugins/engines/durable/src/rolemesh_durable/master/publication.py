@@ -6,7 +6,6 @@ its own waits here for a disk that is full, or gone for a while.
 
 from __future__ import annotations
 
-import errno
 import logging
 import threading
 import time
@@ -18,6 +17,7 @@ from rolemesh.api.observer import Event, StepMetrics
 from rolemesh.runs.jsonl import Numbered, event_line, metrics_line
 from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE
 from rolemesh_durable.journal.line_file import LineFile
+from rolemesh_durable.master.writer import may_pass
 
 __all__ = ["DRAIN_S", "Publication"]
 
@@ -26,10 +26,8 @@ log = logging.getLogger("rolemesh_durable.master")
 PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 """Maximum seconds between two attempts of a failing write. The pause doubles up to this."""
-PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE)
-"""Errors of a write that may pass: at the job's end the writer waits for them without a limit."""
 DRAIN_S = 60.0
-"""Maximum seconds that the writer waits at the job's end if writes fail with any other error."""
+"""Maximum seconds that the writer waits at the job's end for writes that fail with an error that does not pass."""
 MOST_WAITING = 16384
 """Maximum number of events and lines that wait for the disk. Beyond it the master builds no further lines.
 
@@ -62,7 +60,7 @@ class Publication:
         self._closing = False
         self._stall_s = 0.0
         self._given_up = threading.Event()
-        self._failing: tuple[float, str, int | None] | None = None
+        self._failing: tuple[float, OSError] | None = None
         self._begins = True
         self._batch: list[Event | StepMetrics] = []
         self._lines: dict[LineFile, list[Numbered]] = {}
@@ -87,7 +85,7 @@ class Publication:
     @property
     def patient(self) -> bool:
         """True if writing fails for a reason that may pass: the disk is full, or does not answer as it should."""
-        return self._failing is not None and self._failing[2] in PASSING
+        return self._failing is not None and may_pass(self._failing[1])
 
     @property
     def full(self) -> bool:
@@ -100,7 +98,7 @@ class Publication:
         failing = self._failing
         if failing is None:
             return ""
-        since, error, _ = failing
+        since, error = failing
         return f"metrics and events cannot be written since {time.monotonic() - since:.0f} s: {error}"
 
     def stall(self, seconds: float) -> None:
@@ -178,7 +176,7 @@ class Publication:
     def _fails(self, file: LineFile, error: OSError) -> None:
         if self._failing is None:
             log.warning("%s cannot be written, and is tried again: %s", file.path, error)
-            self._failing = (time.monotonic(), str(error), error.errno)
+            self._failing = (time.monotonic(), error)
             self._written(-1, True)
 
     def _tell(self) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
-from rolemesh_durable.stores import StateUnavailableError
+from rolemesh_durable.stores import JournalDamagedError, StateUnavailableError
 
-__all__ = ["Writer", "Writes", "may_pass"]
+__all__ = ["GivenUpError", "Writer", "Writes", "may_pass"]
 
 T = TypeVar("T")
 
@@ -20,6 +20,8 @@ FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
 SILENT_S = 10.0
 """Seconds after which a write that has neither ended nor failed is reported."""
+HURRY_S = 10.0
+"""Seconds for which a write is still tried once the job was asked to end."""
 LASTING = (errno.ENOENT, errno.ENOTDIR)
 """Errors that do not pass: a missing folder does not come back."""
 
@@ -33,6 +35,10 @@ def may_pass(error: BaseException) -> bool:
     return isinstance(error, StateUnavailableError)
 
 
+class GivenUpError(JournalDamagedError):
+    """A write that the end of the job needs cannot be done: the job ends as if it had been killed."""
+
+
 class _Write(NamedTuple):
     what: str
     write: Callable[[], Any]
@@ -44,7 +50,8 @@ class Writes:
     """Writes that are carried out in order, each until it is done. Their results go back to the caller.
 
     A write whose error `may_pass` is repeated with growing pauses, without a limit; `warning` reports it meanwhile.
-    `collect` raises any other error, and nothing is written after it.
+    `collect` raises any other error, and nothing is written after it. After `hurry` it raises `GivenUpError` for a
+    write that fails for `HURRY_S`.
     """
 
     def __init__(self) -> None:
@@ -54,6 +61,7 @@ class Writes:
         self._current: tuple[_Write, float] | None = None
         self._pause = FIRST_PAUSE_S
         self._warning: tuple[float, str] | None = None
+        self._hurry: tuple[float, str] | None = None
 
     def submit(
         self, what: str, write: Callable[[], T], then: Callable[[T], None] = lambda _: None, *, patient: bool = True
@@ -64,6 +72,15 @@ class Writes:
         """
         self._open += 1
         self._waiting.put(_Write(what, write, then, patient))
+
+    def hurry(self, why: str) -> None:
+        """Give up writes that fail for long from now on, because the job was asked to end."""
+        self._hurry = self._hurry or (time.monotonic(), why)
+
+    @property
+    def hurried(self) -> bool:
+        """True if `hurry` was called long ago."""
+        return self._hurry is not None and time.monotonic() - self._hurry[0] > HURRY_S
 
     @property
     def busy(self) -> bool:
@@ -109,6 +126,11 @@ class Writes:
                 self._done.put(_raising(error))
                 raise
             text = f"{write.what} cannot be written: {error}"
+            if self._hurry is not None and self.hurried and time.monotonic() - since > HURRY_S:
+                what = f"the job ends as if it had been killed ({self._hurry[1]}): {text}"
+                remedy = "remove the cause; `--resume` then goes on after the newest snapshot on disk, if there is one"
+                self._done.put(_raising(given_up := GivenUpError(what, remedy=remedy)))
+                raise given_up from error
             if self._warning is None or self._warning[1] != text:
                 log.warning("%s; it is tried again until it can", text)
             self._warning = (since, text)

@@ -1,4 +1,4 @@
-"""The master's part: it names the signal to the agents, and stops the job."""
+"""The master's part: it names the signal to the agents."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ __all__ = ["SignalAsked", "Signals"]
 
 
 class SignalAsked(e.ExtensionEvent, frozen=True):
-    """A request to stop the job for `reason`, with the signal `number`."""
+    """The job's ranks are to get the signal `number` at its stop, which is requested next."""
 
     number: int
-    reason: str
 
 
 class Signals(MasterExtension):
-    """Sends the agents the signal before it stops the job. If the message is lost, the ranks get SIGTERM."""
+    """Sends the agents the signal before the job stops. If the message is lost, the ranks get SIGTERM."""
 
     def handlers(self) -> Mapping[type, Handler]:
         """The request."""
@@ -33,4 +32,3 @@ class Signals(MasterExtension):
         for name, agent in context.state.agents.items():
             if agent.state in ("starting", "up"):
                 context.want(e.ToAgent(name, agent.incarnation, message))
-        context.stop("interrupted", asked.reason, context.config.stop_grace_s)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from rolemesh_durable.extensions.signals.master import SignalAsked
 from rolemesh_durable.extensions.signals.requests import SignalJob
+from rolemesh_durable.protocol.master.events import StopAsked
 from rolemesh_durable.protocol.master.shell import Answer, ShellPart
 
 __all__ = ["SignalRequests"]
@@ -22,5 +23,6 @@ class SignalRequests(ShellPart):
     def _ask(self, request: SignalJob) -> str:
         if request.number not in signal.valid_signals():
             return f"there is no signal {request.number}"
-        self._shell.put(SignalAsked(request.number, request.reason))
+        self._shell.put(SignalAsked(request.number))
+        self._shell.put(StopAsked(request.reason))
         return ""
