@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.judges import trl_side
 
-from rolemesh.api.batch import Batch
+from rolemesh.api.batch import Batch, Ragged
 from rolemesh.api.workload import RankContext
 from rolemesh_rewards.reward import Reward, RewardOptions
 from rolemesh_rewards.table import read_rows
@@ -77,3 +78,41 @@ def test_the_functions_of_trl_run_unchanged(trl: None) -> None:
     formats = think_format_reward(chats)
     assert rewards == [a + 0.5 * b for a, b in zip(right, formats, strict=True)]
     assert rewards[:3] == [1.5, 0, 0.5]
+
+
+def seen(**given: Any) -> list[float]:
+    """A reward function that notes in `SEEN` what it gets, without TRL's state and loggers."""
+    SEEN.append({name: value for name, value in given.items() if name not in ("trainer_state", "log_extra")})
+    SEEN[-1].pop("log_metric")
+    return [1.0] * len(given["completions"])
+
+
+SEEN: list[dict[str, Any]] = []
+
+
+def test_a_function_gets_the_arguments_that_trl_gives_it(
+    trl: None, models: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {
+        "prompt": "w3",
+        "completion": "w9",
+        "completion_ids": [1, 2, 3],
+        "answer": "w4",
+        "text": "w5",
+        "messages": [],
+        "prompt_ids": [1],
+        "logprobs": [0.5],
+    }
+    trainer = trl_side.grpo_trainer(models["llama"], 2)
+    trainer.reward_funcs, trainer.reward_func_names = [seen], ["seen"]
+    SEEN.clear()
+    trainer._calculate_rewards([row], ["w3"], ["w7 w8"], [[7, 8]])
+    role = Reward(RewardOptions.model_validate({"functions": ["tests.judges.test_rewards:seen"]}))
+    role.setup(RankContext())
+    for function in role.functions:  # in this process, so that the test sees the arguments
+        monkeypatch.setattr(function._judges, "judge", lambda calls, f=function, **_: [f._judge(*c) for c in calls])
+    tokens = Ragged.from_rows([[7, 8]], np.int32)
+    role.score(Batch({"prompt": ["w3"], "text": ["w7 w8"], "completion_ids": tokens, "row": [row]}))
+    role.teardown()
+    trls, ours = SEEN
+    assert ours == trls

@@ -50,6 +50,11 @@ def none(completions, **kwargs):
 def plain(prompts, completions, completion_ids, **kwargs):
     return [float(p + c == "1 + 1?2" and ids == [5, 6]) for p, c, ids in zip(prompts, completions, completion_ids)]
 
+def sampled(prompts, completions, completion_ids, trainer_state, log_extra, log_metric, **kwargs):
+    log_extra("said", [text_of(c) for c in completions])
+    log_metric("at", trainer_state.global_step)
+    return [float(p[0]["content"] == "1 + 1?" and list(i) == [5, 6]) for p, i in zip(prompts, completion_ids)]
+
 def needy(completions, solution):
     return [0.0] * len(completions)
 
@@ -115,6 +120,23 @@ def test_the_reward_is_the_weighted_sum_and_each_function_has_its_metric(role: A
 def test_plain_texts_and_tokens_reach_a_function(role: Any) -> None:
     batch = Batch({"prompt": ["1 + 1?"], "text": ["2"], "completion_ids": [np.array([5, 6])]})
     assert role("plain").score(batch)["reward"].tolist() == [1]
+
+
+TAKEN = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+
+
+@pytest.mark.parametrize("of", ["the data", "the rows"])
+def test_no_column_takes_the_place_of_what_was_sampled(role: Any, of: str) -> None:
+    others = {name: ["other"] for name in TAKEN}
+    row = {"row": [dict.fromkeys(TAKEN, "other")]} if of == "the data" else others
+    batch = samples("2", **{**row, "completion_ids": [np.array([5, 6])]})
+    out = role("sampled").score(batch)
+    assert (out["reward"].tolist(), out["reward_extra"]) == ([1], [{"said": "2"}])
+
+
+def test_tokens_of_the_data_are_no_sampled_tokens(role: Any) -> None:
+    with pytest.raises(OptionsError, match="needs 'completion_ids', which is no column"):
+        role("plain").score(samples("2", row=[{"completion_ids": [5, 6]}]))
 
 
 @pytest.mark.parametrize("text", ["hang", "exit", "raise"])

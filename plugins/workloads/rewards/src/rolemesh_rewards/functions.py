@@ -14,8 +14,8 @@ from rolemesh_processes.judging import Failed, JudgeLimits, Judges
 __all__ = ["Answers", "RewardFunction", "Rewarded"]
 
 Function = Callable[..., Any]
-_GIVEN = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
-"""Arguments that every call has besides columns; see TRL's documentation of `GRPOTrainer`."""
+_GIVEN = ("prompts", "completions", "trainer_state", "log_extra", "log_metric")
+"""Arguments that every call has besides columns, and before any of the same name; see TRL's `GRPOTrainer`."""
 
 
 class Answers(NamedTuple):
@@ -102,13 +102,13 @@ class RewardFunction:
         metrics: dict[str, float] = {}
         extra: dict[str, list[Any]] = {}
         given = {
+            **answers.columns,
             "prompts": answers.prompts,
             "completions": answers.completions,
             "trainer_state": SimpleNamespace(global_step=answers.step, max_steps=answers.steps),
             "log_extra": lambda name, values: extra.update({str(name): [_plain(value) for value in values]}),
             "log_metric": lambda name, value: metrics.update({str(name): float(value)}),
         }
-        given |= answers.columns
         rewards = self._function(**{k: v for k, v in given.items() if self._takes_all or k in self._takes})
         if inspect.isawaitable(rewards):
             rewards = asyncio.run(_awaited(rewards))

@@ -26,6 +26,8 @@ _REASONS = 5
 """Maximum number of reasons of failures for which the role warns."""
 _OTHERS = {"prompt_ids", "logprobs", "messages", "prompt", "text", "row", "completion"}
 """Columns of rows that functions get in another form, or not."""
+_SAMPLED = {"prompt", "completion", "completion_ids"}
+"""Columns of the data that functions do not get, as in TRL: they would pass for what was sampled."""
 
 
 class FunctionOptions(BaseModel, extra="forbid"):
@@ -158,7 +160,7 @@ class Reward(GroupedReward):
         columns = {name: _listed(samples[name]) for name in samples if name not in _OTHERS}
         if "row" in samples:
             names = dict.fromkeys(name for row in samples["row"] for name in row)
-            columns |= {n: [row.get(n) for row in samples["row"]] for n in names if n not in ("prompt", "completion")}
+            columns |= {n: [row.get(n) for row in samples["row"]] for n in names if n not in _SAMPLED}
         completions: list[Any] = [str(text) for text in samples["text"]]
         if "messages" in samples:
             prompts = list(samples["messages"])
