@@ -127,10 +127,9 @@ def plan(name: str) -> dict[str, float]:
 
 def heartbeats(seconds: int) -> dict[str, float]:
     """A master of 1,250 agents with 8 ranks each, through some seconds of their reports."""
-    from tests.configs import master_config
+    from tests.configs import in_master, master_config
 
     from rolemesh.graph.logical import LogicalGraph, OpCall
-    from rolemesh_durable.extensions.masters import MASTER_EXTENSIONS
     from rolemesh_durable.protocol import messages as m
     from rolemesh_durable.protocol.launcher import AgentPlace
     from rolemesh_durable.protocol.master import events as me
@@ -149,7 +148,7 @@ def heartbeats(seconds: int) -> dict[str, float]:
     config = master_config(
         graph, launches, places, steps=steps, grant=1024, start_timeout_s=limit_s, snapshots=snapshots
     )
-    machine = MasterMachine(config, extensions=MASTER_EXTENSIONS)
+    machine = MasterMachine(config, extensions=in_master())
     machine.handle(me.Begin(), 0.0)
 
     def reports(step: int, state: Any) -> list[tuple[str, bytes]]:

@@ -9,14 +9,13 @@ import time
 from collections import Counter, defaultdict
 from typing import Any
 
-from tests.configs import master_config
+from tests.configs import in_master, master_config
 
 from benchmarks.report import Report, ratios
 from benchmarks.running import ROOT
 from rolemesh.api.failures import RecoveryPlan
 from rolemesh.api.partition import Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
-from rolemesh_durable.extensions.masters import MASTER_EXTENSIONS
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as ae
 from rolemesh_durable.protocol.agent.machine import AgentMachine
@@ -100,7 +99,7 @@ class Cluster:
         def recover(failure: Any, view: Any) -> Any:
             return RecoveryPlan(view.lost_with(failure))
 
-        self.master = MasterMachine(config, ladder_of(recover), extensions=MASTER_EXTENSIONS)
+        self.master = MasterMachine(config, ladder_of(recover), extensions=in_master())
         self.neighbours = Neighbours(self.graph, roles)
         self.agents: dict[str, Any] = {}
         self.now = 0.0

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.placement import PlacementPlan, PlacementRequest
 from rolemesh_dataplane.transports import TransportKeys
+from rolemesh_durable.extensions import Extension
+from rolemesh_durable.extensions.shipped import SHIPPED
 from rolemesh_durable.protocol.job import JobConfig, PluginUse
 from rolemesh_durable.protocol.launcher import AgentPlace
+from rolemesh_durable.protocol.master.extension import MasterExtension, MasterParts
 from rolemesh_durable.protocol.master_config import MasterConfig
 from rolemesh_durable.protocol.messages import RankLaunch
 
-__all__ = ["master_config"]
+__all__ = ["in_master", "master_config"]
 
 NO_PLUGIN = PluginUse({}, {})
 OF_JOB: dict[str, Any] = {
@@ -56,3 +60,8 @@ def master_config(
     own = {name: value for name, value in settings.items() if name not in job}
     config = JobConfig(**OF_JOB | {"graph": graph} | job)
     return MasterConfig(job=config, **OF_MASTER | {"launches": launches or {}, "places": places} | own)
+
+
+def in_master(extensions: Sequence[type[Extension]] = SHIPPED) -> list[Callable[[MasterParts], MasterExtension | None]]:
+    """Return what makes the parts of these extensions in a master's machine."""
+    return [each(None).in_master for each in extensions]

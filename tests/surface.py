@@ -24,6 +24,7 @@ from typing import Any, get_args
 
 import msgspec
 import typer
+from docs.generator.events import journalled
 from pydantic import BaseModel
 
 import rolemesh
@@ -35,7 +36,6 @@ from rolemesh.cli.verbs import verbs
 from rolemesh.kinds import kinds
 from rolemesh.plugins.discovery import discover
 from rolemesh.plugins.drivers import load
-from rolemesh_durable.extensions.masters import KINDS
 from rolemesh_durable.protocol.master.state import KeptRank
 from rolemesh_schema import job_schema
 from rolemesh_schema.describe import type_name
@@ -356,7 +356,7 @@ def event_kinds() -> list[str]:
     """Return the names of the engines' events in the journal."""
     inline = ast.walk(ast.parse(INLINE.read_text()))
     told = (node.args[0] for node in inline if isinstance(node, ast.Call) and ast.unparse(node.func) == "self._tell")
-    return sorted({*KINDS, *(str(kind.value) for kind in told if isinstance(kind, ast.Constant))})
+    return sorted({*journalled(), *(str(kind.value) for kind in told if isinstance(kind, ast.Constant))})
 
 
 def _without_wording(schema: Any, *, names: bool = False) -> Any:

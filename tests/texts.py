@@ -46,7 +46,6 @@ from rolemesh.kinds import Kind, kind_named, kind_names, kinds
 from rolemesh.plugins.contract import breaches
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.manager import LIMITS_S
-from rolemesh_durable.extensions import masters
 from rolemesh_durable.options import DurableOptions
 from rolemesh_durable.protocol.master.state import Phase, RankRecord, Recovery
 from rolemesh_rehearsal.spec import TARGETS
@@ -434,7 +433,7 @@ def targets_levels_causes_and_events() -> Iterator[str]:
     yield from (
         f"docs/what-to-look-at.md: no row of {each}" for each in get_args(Cause) if f"| `{each}` |" not in causes
     )
-    yield from differ("docs/generator/events.py", events.KINDS, masters.KINDS)
+    yield from differ("docs/generator/events.py", events.KINDS, events.journalled())
     yield from (f"the kit has no event {each}" for each in events.KINDS if each not in EVENTS)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
 
-from rolemesh_durable.extensions import masters
+from rolemesh_durable.extensions.shipped import imported
+from rolemesh_durable.protocol.master import transitions
 
-__all__ = ["KINDS", "page"]
+__all__ = ["KINDS", "journalled", "page"]
 
 KINDS: dict[str, str] = yaml.safe_load(Path(__file__).with_name("events.yaml").read_text())
 HEAD = """\
@@ -34,5 +36,11 @@ def page() -> str:
     return HEAD + "\n".join(rows) + "\n"
 
 
+def journalled() -> Mapping[str, type[transitions.Transition]]:
+    """Return every kind of event that a master with the shipped extensions journals."""
+    records = [record for part in imported("master") for record in part.records]
+    return transitions.KINDS | {str(record.__struct_config__.tag): record for record in records}
+
+
 def _data(kind: str) -> tuple[str, ...]:
-    return masters.KINDS[kind].__struct_encode_fields__
+    return journalled()[kind].__struct_encode_fields__

@@ -68,7 +68,7 @@ class _Ask(NamedTuple):
 
 
 class SimCalls(RankExtension):
-    """The calls of one simulated rank; the shipped class is `rolemesh_durable.extensions.calls.extension.RankCalls`."""
+    """The calls of one simulated rank; the shipped class is `rolemesh_durable.extensions.calls.rank.RankCalls`."""
 
     def __init__(self, rank: SimRank) -> None:
         self.rank, self.world = rank, rank.world

@@ -34,8 +34,8 @@ from rolemesh_durable.extensions.relayout.resizing import Resizing
 from rolemesh_durable.extensions.replicas.master import Ring
 from rolemesh_durable.extensions.replicas.ring import NextAgent
 from rolemesh_durable.extensions.scaling import master as scaling
-from rolemesh_durable.extensions.sharing.extension import RankSharing
 from rolemesh_durable.extensions.sharing.mates import Mates
+from rolemesh_durable.extensions.sharing.rank import RankSharing
 from rolemesh_durable.extensions.sharing.shared_rows import SharedRows
 from rolemesh_durable.extensions.sharing.states import SharingState
 from rolemesh_durable.extensions.turns.admission import TurnAdmission

@@ -22,11 +22,11 @@ from tests.simulation.snapshots import SimPace, SimSnapshotStore
 from rolemesh.api.failures import Cause, Failure
 from rolemesh.graph.logical import OpCall
 from rolemesh_dataplane.transports import TransportError
-from rolemesh_durable.extensions.sharing.extension import RankSharing
+from rolemesh_durable.extensions.sharing.rank import RankSharing
 from rolemesh_durable.extensions.sharing.sharer import Sharer
 from rolemesh_durable.extensions.turns.admission import TurnAdmission
-from rolemesh_durable.extensions.turns.extension import RankTurns
 from rolemesh_durable.extensions.turns.order import Positions
+from rolemesh_durable.extensions.turns.rank import RankTurns
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.delivery import InPort
 from rolemesh_durable.protocol.edge import LogLost

@@ -6,7 +6,7 @@ import random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from tests.configs import master_config
+from tests.configs import in_master, master_config
 from tests.simulation.calls import with_calls
 from tests.simulation.conversations import with_conversations
 from tests.simulation.graphs import (
@@ -30,10 +30,9 @@ from tests.simulation.witness import FirstWitness, LastWitness
 from rolemesh.api.failover import Budget, FailoverLevel
 from rolemesh.api.failures import Failure, JobView, RecoveryPlan
 from rolemesh.api.rank_ref import RankRef
-from rolemesh_durable.extensions.masters import MASTER_EXTENSIONS
 from rolemesh_durable.extensions.rehearsal.master import Released
 from rolemesh_durable.extensions.relayout.records import DrainWanted, ResizeWanted
-from rolemesh_durable.extensions.replicas.master import Ring
+from rolemesh_durable.extensions.shipped import SHIPPED, Replicas
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.job import PluginUse
 from rolemesh_durable.protocol.launcher import AgentPlace
@@ -237,7 +236,7 @@ class Scenario:
         room = spares + (2 if self.family == "drain" else 0)  # of nodes that are drained, and do not go
         self._spares = {f"n{count + i}": rng.choice((0.0, 0.0, 10.0, 25.0)) for i in range(room)}
         likely = {"nodes": 0.8, "versions": 0.8, "lost": 1.0, "back": 0.0}.get(kind, 0.3)
-        replicas = 1 if count > 1 and rng.random() < likely and Ring in MASTER_EXTENSIONS else 0
+        replicas = 1 if count > 1 and rng.random() < likely and Replicas in SHIPPED else 0
         every = (2, 2, 3) if kind == "versions" else (1, 3) if self.family.startswith("room") else (1, 1, 1, 2)
         self.plan = SnapshotPlan(True, rng.choice(every), rng.choice((1, 2, 3, 10)), 2, replicas)
         if self.family == "last":  # no snapshots, but the state after the last step
@@ -531,7 +530,7 @@ class Scenario:
             metrics_every=(1, None, None, 4)[self.seed % 4],
         )
         counting = [Counting] if self.family == "messages" else []
-        extensions = (FirstWitness, *MASTER_EXTENSIONS, *counting, LastWitness)
+        extensions = (FirstWitness, *in_master(SHIPPED), *counting, LastWitness)
         return MasterMachine(config, self.ladder, self.diagnosers, extensions=extensions)
 
     def expect(self, world: World) -> None:

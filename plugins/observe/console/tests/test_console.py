@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docs.generator.events import journalled
 from msgspec.structs import replace
 from pydantic import ValidationError
 from rich.console import Console
@@ -18,7 +19,6 @@ from rolemesh_console.console import ConsoleObserver, ConsoleOptions
 from rolemesh_console.live_view import live_view
 from rolemesh_console.sentences import _QUIET, _SENTENCES, described, sentence
 from rolemesh_console.statistics import Statistics
-from rolemesh_durable.extensions.masters import KINDS
 
 STARTED = 1_000_000.0
 
@@ -312,7 +312,7 @@ def test_a_return_to_disk_names_the_calls_that_may_be_made_twice() -> None:
 
 
 def test_each_kind_of_event_has_a_sentence() -> None:
-    assert _SENTENCES.keys() | _QUIET.keys() == KINDS.keys()
+    assert _SENTENCES.keys() | _QUIET.keys() == journalled().keys()
 
 
 @pytest.mark.parametrize(

@@ -8,21 +8,21 @@ from collections.abc import Callable
 
 import pytest
 from tests.unit.engine.agent.conftest import COUNTS, Node
-from tests.unit.engine.extensions.agent_process import Answer, Ask, Stranger, Told
+from tests.unit.engine.extensions.agent_process import Answer, Ask, Strange, Told
 from tests.waiting import HANG_S
 
-from rolemesh_durable.agent import parts
-from rolemesh_durable.extensions.agents import AGENT_PARTS
-from rolemesh_durable.protocol.agent.part import AgentPart
+from rolemesh_durable.extensions import Extension, shipped
 from rolemesh_durable.protocol.extension_message import FromPart, Sealed, ToPart
 
+IN_AGENT = [each for each in shipped.SHIPPED if each.agent]
 
-@pytest.mark.parametrize("removed", [None, *AGENT_PARTS], ids=lambda each: each.__name__ if each else "none")
+
+@pytest.mark.parametrize("removed", [None, *IN_AGENT], ids=lambda each: each.__name__ if each else "none")
 def test_an_agent_runs_ranks_without_one_of_the_shipped_parts_and_with_a_strangers(
-    node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch, removed: type[AgentPart] | None
+    node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch, removed: type[Extension] | None
 ) -> None:
-    left = tuple(each for each in AGENT_PARTS if each is not removed)
-    monkeypatch.setattr(parts, "AGENT_PARTS", (*left, Stranger))
+    left = tuple(each for each in shipped.SHIPPED if each is not removed)
+    monkeypatch.setattr(shipped, "SHIPPED", (*left, Strange))
     agent = node(COUNTS, {"work": "step"}, steps=3)
     agent.launch("work")
     agent.run("work", granted=3)

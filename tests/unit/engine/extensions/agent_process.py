@@ -12,6 +12,7 @@ import msgspec
 
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.graph.logical import LogicalGraph
+from rolemesh_durable.extensions import Extension
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as ae
 from rolemesh_durable.protocol.agent.machine import AgentMachine
@@ -20,7 +21,7 @@ from rolemesh_durable.protocol.agent.reporting import Identity
 from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.protocol.refs import StartRef
 
-__all__ = ["Answer", "Ask", "FakeAgent", "Stranger", "Told"]
+__all__ = ["Answer", "Ask", "FakeAgent", "Strange", "Told"]
 
 
 class Ask(msgspec.Struct, frozen=True, tag="stranger.ask"):
@@ -63,6 +64,13 @@ class Stranger(AgentPart):
 
     def close(self) -> None:
         self._process.logs.joinpath("closed").touch()
+
+
+class Strange(Extension):
+    """A stranger's extension."""
+
+    def in_agent(self, process: AgentProcess) -> Stranger:
+        return Stranger(process)
 
 
 class FakeAgent:

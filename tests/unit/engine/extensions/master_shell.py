@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.configs import master_config
+from tests.configs import in_master, master_config
 
 from rolemesh.graph.logical import LogicalGraph, OpCall
-from rolemesh_durable.extensions.masters import MASTER_EXTENSIONS
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master import events as e
@@ -20,13 +19,13 @@ from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 __all__ = ["FakeShell", "running", "told"]
 
 
-def running(extensions: Sequence[Any] = MASTER_EXTENSIONS, **settings: Any) -> MasterMachine:
-    """The machine of a job `work/0` on agent `a0` of node `n0`, which runs."""
+def running(extensions: Sequence[Any] | None = None, **settings: Any) -> MasterMachine:
+    """The machine of a job `work/0` on agent `a0` of node `n0`, which runs. None: the shipped extensions."""
     graph = LogicalGraph("g", (OpCall(0, "work", "do", "work.do", None),), ())
     launches = {"a0": (m.RankLaunch("work", 0, 1, 0, 1, 0),)}
     settings = {"snapshots": SnapshotPlan(enabled=False)} | settings
     config = master_config(graph, launches, (AgentPlace("a0", "n0", {"cpu": 1.0}),), **settings)
-    machine = MasterMachine(config, extensions=extensions)
+    machine = MasterMachine(config, extensions=in_master() if extensions is None else extensions)
     machine.handle(e.Begin(), 0.0)
     for now, state in ((0.1, None), (0.2, "up"), (0.3, "ready")):
         told(machine, now, *([m.RankReport("work", 0, 0, state, 100)] if state else []))  # type: ignore[arg-type]

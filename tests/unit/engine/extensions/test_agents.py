@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.engine.extensions.agent_process import Answer, Ask, FakeAgent, Stranger, Told
+from tests.unit.engine.extensions.agent_process import Answer, Ask, FakeAgent, Strange, Told
 from tests.unit.engine.extensions.master_shell import running
 
 from rolemesh_durable.agent import parts
@@ -27,7 +27,7 @@ WORK = StartRef("work", 0, 4)
 
 def test_a_message_that_no_part_knows_is_dropped(tmp_path: Path) -> None:
     fake = FakeAgent(tmp_path)
-    known = parts.Parts(fake.process, [Stranger])
+    known = parts.Parts(fake.process, [Strange(None)])
     known.handle(Sealed.of(Told(())))
     assert fake.events.empty()
     known.handle(Sealed.of(Ask("here")))

@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import msgspec
 import pytest
+from tests.configs import in_master
 from tests.simulation import scenario
 from tests.simulation.run import run_seed
 from tests.unit.engine.extensions.master_shell import running, told
@@ -15,8 +16,8 @@ from tests.unit.engine.protocol.master import test_machine
 
 from rolemesh.api.observer import Event
 from rolemesh_durable.api.extensions import ExtensionRecord, MasterExtension, MasterParts, Slice
-from rolemesh_durable.extensions.hangs.master import HangWatch
-from rolemesh_durable.extensions.masters import MASTER_EXTENSIONS
+from rolemesh_durable.extensions import Extension
+from rolemesh_durable.extensions.shipped import SHIPPED, Hangs, imported
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master import transitions as t
@@ -37,34 +38,42 @@ OF_HANGS = test_machine.test_a_master_that_has_stood_still_takes_nobody_for_dead
 """A test of the core's clock that lets a rank hang."""
 
 
-def without(removed: type[MasterExtension]) -> tuple[type[MasterExtension], ...]:
+PARTS: dict[type[Extension], type[MasterExtension]] = dict(
+    zip((each for each in SHIPPED if each.master), imported("master"), strict=True)
+)
+"""The classes of the shipped extensions' parts in a master, in order."""
+
+
+def without(removed: type[Extension]) -> tuple[type[Extension], ...]:
     """The list without this extension, and without those that call it."""
-    left: list[type[MasterExtension]] = []
-    for each in MASTER_EXTENSIONS:
-        if each is not removed and set(each.needs) <= set(left):
+    left: list[type[Extension]] = []
+    for each in SHIPPED:
+        needs = PARTS[each].needs if each in PARTS else ()
+        if each is not removed and set(needs) <= {PARTS[other] for other in left if other in PARTS}:
             left.append(each)
     return tuple(left)
 
 
-@pytest.fixture(params=MASTER_EXTENSIONS, ids=lambda each: each.__name__)
-def rest(request: pytest.FixtureRequest) -> Iterator[tuple[type[MasterExtension], ...]]:
+@pytest.fixture(params=PARTS, ids=lambda each: PARTS[each].__name__)
+def rest(request: pytest.FixtureRequest) -> Iterator[tuple[type[Extension], ...]]:
     """All extensions but one."""
     left = without(request.param)
     assert request.param not in left
-    with patch.object(scenario, "MASTER_EXTENSIONS", left), patch.object(test_machine, "MASTER_EXTENSIONS", left):
+    with patch.object(scenario, "SHIPPED", left), patch.object(test_machine, "SHIPPED", left):
         yield left
 
 
 def test_an_extension_comes_after_those_that_it_calls() -> None:
-    for index, each in enumerate(MASTER_EXTENSIONS):
-        assert set(each.needs) <= set(MASTER_EXTENSIONS[:index])
+    parts = [*PARTS.values()]
+    for index, each in enumerate(parts):
+        assert set(each.needs) <= set(parts[:index])
 
 
 @pytest.mark.parametrize("test", CORE_TESTS, ids=lambda test: test.__name__)
 def test_the_core_passes_its_own_tests_without_an_extension(
-    rest: tuple[type[MasterExtension], ...], test: Callable[[], None]
+    rest: tuple[type[Extension], ...], test: Callable[[], None]
 ) -> None:
-    if HangWatch in rest or test is not OF_HANGS:
+    if Hangs in rest or test is not OF_HANGS:
         test()
 
 
@@ -129,7 +138,7 @@ class Stranger(MasterExtension):
 
 
 def test_a_strangers_extension_limits_warns_and_keeps_its_slice_in_the_journal() -> None:
-    machine = running(extensions=(*MASTER_EXTENSIONS, Stranger))
+    machine = running(extensions=(*in_master(), Stranger))
     effects = told(machine, 1.0, m.RankReport("work", 0, 0, "ready", 100, finished=1))
     assert e.JournalEntry("counted", {"agent": "a0"}) in effects
     assert machine.progress.granted == 2

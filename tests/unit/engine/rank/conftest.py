@@ -25,7 +25,7 @@ from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh_dataplane.shm_transport import ShmTransport
 from rolemesh_dataplane.tcp_transport import TcpTransport
 from rolemesh_dataplane.transports import Site, TransportKeys
-from rolemesh_durable.extensions.ranks import RANK_EXTENSIONS
+from rolemesh_durable.extensions.shipped import SHIPPED
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.rank.control import Control
 from rolemesh_durable.protocol.rank.extension import RankHooks
@@ -146,7 +146,7 @@ class Fleet:
         every: int = 1,
         after: Callable[[Ports, Endpoint], Any] | None = None,
         extensions: Sequence[type[Any]] = (),
-        shipped: Sequence[type[Any]] = RANK_EXTENSIONS,
+        shipped: Sequence[type[Any]] = SHIPPED,
         **ports: Any,
     ) -> dict[tuple[str, int], Outcome]:
         """Fork `roles` (a factory and a world size each), run `steps`, return the outcome per rank.

@@ -12,7 +12,7 @@ from msgspec import ValidationError
 from rolemesh.api.partition import Split
 from rolemesh.graph.logical import OpCall
 from rolemesh_durable.extensions import Extension
-from rolemesh_durable.extensions.ranks import RANK_EXTENSIONS
+from rolemesh_durable.extensions.shipped import SHIPPED
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.extension_message import ExtensionMessage
 from rolemesh_durable.protocol.rank.extension import RankExtension, RankHooks
@@ -21,6 +21,7 @@ from rolemesh_durable.rank.frames import encode_control
 from rolemesh_durable.rank.services import Rank
 
 STEPS = 3
+IN_RANK = [each for each in SHIPPED if each.rank]
 
 
 class Recorder(RankExtension):
@@ -213,7 +214,7 @@ def test_a_message_with_a_field_of_another_type_is_refused_where_it_is_sent() ->
         Told("two").sealed()  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("removed", RANK_EXTENSIONS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("removed", IN_RANK, ids=lambda each: each.__name__)
 def test_a_rank_without_one_of_the_shipped_extensions_runs_its_steps(
     fleet: Any, flow: Any, role: Any, removed: type[Extension]
 ) -> None:
@@ -221,7 +222,7 @@ def test_a_rank_without_one_of_the_shipped_extensions_runs_its_steps(
     made = graph(("a", "make", Split()), ("b", "take", None), edges=[edge(0, 0, 1)])
     a = lambda: role(make=lambda self: [self.ctx.step])  # noqa: E731
     b = lambda: role(take=lambda self, x: self.seen.append(x))  # noqa: E731
-    left = [each for each in RANK_EXTENSIONS if each is not removed]
+    left = [each for each in SHIPPED if each is not removed]
     found = fleet.run(made, {"a": (a, 1), "b": (b, 1)}, steps=STEPS, shipped=left)
     assert not any(outcome.failure for outcome in found.values())
     assert found["b", 0].seen == [[step] for step in range(STEPS)]

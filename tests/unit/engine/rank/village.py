@@ -21,7 +21,7 @@ from rolemesh_checkpoint import disk
 from rolemesh_checkpoint.memory import MemorySnapshots
 from rolemesh_dataplane.transports import TransportKeys
 from rolemesh_durable.agent.persister import Persister
-from rolemesh_durable.extensions.ranks import RANK_EXTENSIONS
+from rolemesh_durable.extensions.shipped import SHIPPED
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.job import JobConfig, PluginUse
 from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
@@ -51,7 +51,7 @@ def _child(start: bytes, log: str) -> None:
     os.dup2(out, 1)
     os.dup2(out, 2)
     sys.stdout = sys.stderr = os.fdopen(out, "w", buffering=1)
-    os._exit(main(prepare(start), RANK_EXTENSIONS))
+    os._exit(main(prepare(start), SHIPPED))
 
 
 @dataclass

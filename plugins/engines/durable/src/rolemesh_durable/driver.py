@@ -35,7 +35,7 @@ from rolemesh_durable.control.claim import claim
 from rolemesh_durable.control.client import ControlClient, MasterGoneError
 from rolemesh_durable.control.living import LivingRun, answers
 from rolemesh_durable.control.watch import ANSWER_S, PATIENCE_S, follow
-from rolemesh_durable.extensions.drivers import DRIVER_PARTS, Followed, Growth
+from rolemesh_durable.extensions.scaling.growth import Followed, Growth
 from rolemesh_durable.hosting.admission import find_room
 from rolemesh_durable.options import options_in
 from rolemesh_durable.runs import PLAN_FILE
@@ -46,7 +46,7 @@ __all__ = ["Driver", "in_background", "stop_job", "watchers"]
 
 
 class Driver(RunHandle):
-    """Drives one job, with the extensions' parts. If the job fails because nodes were lost, it restarts with fewer
+    """Drives one job. If the job fails because nodes were lost, it restarts with fewer
     ranks of its elastic roles."""
 
     def __init__(
@@ -97,9 +97,9 @@ class Driver(RunHandle):
         """Follow the job to its end."""
         while True:
             with ExitStack() as parts:
-                for part in self._parts():
-                    part.start()
-                    parts.callback(part.stop)
+                if (growth := self._growth()) is not None:
+                    growth.start()
+                    parts.callback(growth.stop)
                 result = self._follow(interrupted)
             if not self._loses(result):
                 return result
@@ -211,14 +211,14 @@ class Driver(RunHandle):
 
         return follow(self.run_dir, observers, owner=self._owner, alive=alive, interrupted=interrupted)
 
-    def _parts(self) -> list[Growth]:
-        """Return the extensions' parts for the job that runs; none in a rehearsal."""
+    def _growth(self) -> Growth | None:
+        """Return what lets the job that runs grow; None in a rehearsal."""
         if self._options.rehearsed or self._backend is None:
-            return []
+            return None
         job = self._job
         plan = snapshot_plan(options_in(job.selection).snapshots, bool(job.job.spec.failover), resumes=False)
         followed = Followed(self._asked, job, self._backend, self.run_dir, plan.enabled, self._say)
-        return [part(followed) for part in DRIVER_PARTS]
+        return Growth(followed)
 
     def _loses(self, result: dict[str, Any] | None) -> bool:
         """Return whether the job has failed because it lost nodes, and can continue with fewer ranks on the others."""

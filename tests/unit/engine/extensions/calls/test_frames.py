@@ -14,7 +14,6 @@ from rolemesh.api.workload import RankContext
 from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh_dataplane.codec import decode, encode
 from rolemesh_dataplane.payload import DATA, HEAD, INLINE
-from rolemesh_durable.extensions.calls.extension import RankCalls
 from rolemesh_durable.extensions.calls.frames import (
     ANSWER,
     Answer,
@@ -24,6 +23,7 @@ from rolemesh_durable.extensions.calls.frames import (
     key_of,
     read_request,
 )
+from rolemesh_durable.extensions.calls.rank import RankCalls
 from rolemesh_durable.extensions.calls.states import edges_of_calls
 from rolemesh_durable.protocol.rank.shape import JobShape
 from rolemesh_durable.rank.channel import Receive

@@ -6,13 +6,12 @@ from itertools import count
 from typing import Any
 
 import pytest
-from tests.configs import master_config
+from tests.configs import in_master, master_config
 
 from rolemesh.api.failures import RecoveryPlan
 from rolemesh.api.observer import Event
 from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh_durable.extensions.hangs.messages import Dump, Stacks
-from rolemesh_durable.extensions.masters import MASTER_EXTENSIONS
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.extension_message import Sealed
 from rolemesh_durable.protocol.launcher import AgentPlace
@@ -38,7 +37,7 @@ class Job:
         config = master_config(
             graph, launches, (AgentPlace("a0", "n0", {}),), hang_after_s=AFTER_S, snapshots=SnapshotPlan(enabled=True)
         )
-        self.machine = MasterMachine(config, [AGAIN], extensions=MASTER_EXTENSIONS)
+        self.machine = MasterMachine(config, [AGAIN], extensions=in_master())
         self.journal: list[Event] = []
         self.now, self.seq, self.generation = 0.0, count(1), 0
         self.turn(me.Begin())
@@ -121,7 +120,7 @@ def test_an_operator_that_once_ended_late_may_take_as_long_again_also_under_a_ne
     assert job.run(1.0, step=4) == []
     (slow,) = [event.data for event in job.journal if event.kind == "slow_operator"]
     assert slow["seconds"] > AFTER_S
-    again = MasterMachine(job.machine.config, [AGAIN], extensions=MASTER_EXTENSIONS)
+    again = MasterMachine(job.machine.config, [AGAIN], extensions=in_master())
     replay(again.state, job.journal, "", job.now, job.now)
     job.machine = again
     job.turn(me.Begin())

@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.configs import master_config
+from tests.configs import in_master, master_config
 
 from rolemesh.api.failures import Failure, JobView, RecoveryPlan
 from rolemesh.api.observer import Event
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.graph.logical import LogicalGraph, OpCall
-from rolemesh_durable.extensions.masters import MASTER_EXTENSIONS
+from rolemesh_durable.extensions.shipped import SHIPPED
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master import events as me
@@ -38,7 +38,7 @@ def job(ranks: int = 1, agents: int = 1, ladder: tuple[LadderLevel, ...] = (), *
     graph = LogicalGraph("g", (OpCall(0, "work", "do", "work.do", None),), ())
     places = tuple(AgentPlace(name, f"n{i}", {"cpu": 1.0}) for i, name in enumerate(names))
     config = master_config(graph, launches, places, **{"snapshots": SnapshotPlan(enabled=False)} | settings)
-    machine = MasterMachine(config, ladder, extensions=MASTER_EXTENSIONS)
+    machine = MasterMachine(config, ladder, extensions=in_master(SHIPPED))
     machine.handle(me.Begin(), 0.0)
     for name in names:
         tell(machine, name, 0.1)
@@ -328,7 +328,7 @@ def test_refused_connections_are_counted_and_reported_when_their_number_doubles(
     assert sum(machine.state.refused.values()) == 9
     (last,) = refusals(machine, 20, 16)
     assert last == {"agent": "a0", "incarnation": 1, "node": "n0", "count": 16}
-    again = MasterMachine(machine.config, extensions=MASTER_EXTENSIONS)
+    again = MasterMachine(machine.config, extensions=in_master(SHIPPED))
     replay(again.state, [Event(1, 1, 0.0, "connections_refused", last)], "", 0.0, 0.0)
     assert again.state.refused == machine.state.refused
 
@@ -370,7 +370,7 @@ def test_the_calls_of_a_rank_count_in_all_its_lives_although_its_node_has_lost_i
         rank = machine.state.ranks[RankRef("work", 0)]
         assert (rank.launch.generation, rank.launch.calls, rank.calls) == (generation + 1, known, known)
     entries = [effect for effect in happened if isinstance(effect, me.JournalEntry)]
-    after = MasterMachine(machine.config, extensions=MASTER_EXTENSIONS)
+    after = MasterMachine(machine.config, extensions=in_master(SHIPPED))
     replay(after.state, [Event(n, 1, 0.0, e.kind, e.data) for n, e in enumerate(entries, 1)], "", 0.0, 0.0)
     assert after.state.ranks[RankRef("work", 0)].calls == 8
 

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import pytest
-from tests.configs import master_config
+from tests.configs import in_master, master_config
 
 from rolemesh.graph.logical import LogicalGraph, OpCall
-from rolemesh_durable.extensions.masters import MASTER_EXTENSIONS
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.job import PluginUse
 from rolemesh_durable.protocol.launcher import AgentPlace
@@ -52,7 +51,7 @@ def scans(agents: int, checks: Checks) -> int:
     places = tuple(AgentPlace(name, name, {"cpu": 8.0}) for name in names)
     snapshots = SnapshotPlan(enabled=True)
     config = master_config(graph, launches, places, steps=10**6, grant=1024, snapshots=snapshots, checks=checks)
-    machine = MasterMachine(config, extensions=MASTER_EXTENSIONS)
+    machine = MasterMachine(config, extensions=in_master())
     machine.handle(e.Begin(), 0.0)
 
     def reports(seq: int) -> list[e.Event]:

@@ -28,11 +28,12 @@ from rolemesh_durable.agent.folder import look_after
 from rolemesh_durable.agent.home import AgentHome
 from rolemesh_durable.agent.logs import Logs
 from rolemesh_durable.agent.memory import NodeMemory
-from rolemesh_durable.agent.parts import Parts, makers
+from rolemesh_durable.agent.parts import Parts
 from rolemesh_durable.agent.rank_channels import RankChannels
 from rolemesh_durable.agent.sampling import Sampler
 from rolemesh_durable.agent.status_pages import StatusPages
 from rolemesh_durable.agent.zygote_pool import Death
+from rolemesh_durable.extensions.shipped import extensions_of, imported
 from rolemesh_durable.malformed import UNREADABLE, Dropped
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as e
@@ -58,6 +59,8 @@ AT_WORK_S = 1.0
 """Seconds in one turn after which the agent reports that it is working."""
 HANGS_S = 30.0
 """Seconds in one turn after which it stops reporting, so that it counts as hung."""
+
+imported("agent")  # backends fork agents from a process that has this module
 
 
 class Agent:
@@ -96,7 +99,7 @@ class Agent:
         )
         self._inbox: SimpleQueue[e.Event] = SimpleQueue()
         self._dropped = Dropped(f"agent {config.agent}")
-        self._parts = Parts(self._process(home.logs), makers(config.job))
+        self._parts = Parts(self._process(home.logs), extensions_of(config.job))
         for adopted in self._parts.adopted:
             adopted(living)
         timed = config.job.graph if config.job.timed else None

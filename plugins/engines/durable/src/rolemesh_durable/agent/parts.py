@@ -6,33 +6,20 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from rolemesh.api.rank_ref import RankRef
-from rolemesh_durable.extensions.agents import AGENT_PARTS
-from rolemesh_durable.plugin_calls import created
+from rolemesh_durable.extensions import Extension
 from rolemesh_durable.protocol.agent.part import AgentPart, AgentProcess, Seen
 from rolemesh_durable.protocol.extension_message import Sealed, tag_of
-from rolemesh_durable.protocol.job import JobConfig
 from rolemesh_durable.protocol.messages import RankLaunch
 from rolemesh_durable.protocol.rank.extension import overriding
 
-__all__ = ["Parts", "makers"]
-
-Make = Callable[[AgentProcess], AgentPart | None]
-
-
-def makers(job: JobConfig) -> list[Make]:
-    """Return the shipped parts, and those of the extensions that the job lists, in order. Raises `PluginError`."""
-    uses = job.plugins.get("extensions", {})
-    if not uses:
-        return [*AGENT_PARTS]
-    listed = created(uses.values(), job.base)
-    return [*AGENT_PARTS, *(listed.instance(name).in_agent for name in listed.names)]
+__all__ = ["Parts"]
 
 
 class Parts:
     """All parts of one agent. See `AgentPart` for the hooks."""
 
-    def __init__(self, process: AgentProcess, makers: Iterable[Make]) -> None:
-        parts = [part for make in makers if (part := make(process)) is not None]
+    def __init__(self, process: AgentProcess, extensions: Iterable[Extension]) -> None:
+        parts = [part for each in extensions if (part := each.in_agent(process)) is not None]
         self.adopted = overriding(AgentPart, parts, "adopted")
         self.gone = overriding(AgentPart, parts, "gone")
         self.close = overriding(AgentPart, parts, "close")

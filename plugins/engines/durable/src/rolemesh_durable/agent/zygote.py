@@ -64,7 +64,6 @@ EVERY_RANK = (
     "email.parser",
     "rolemesh_dataplane.shm_transport",
     "rolemesh_dataplane.tcp_transport",
-    "rolemesh_durable.extensions.ranks",
     "rolemesh_durable.rank.main",
 )
 """Modules that most ranks import; the zygote imports them once."""
@@ -160,6 +159,8 @@ def main() -> None:
             return
     for module in EVERY_RANK:
         importlib.import_module(module)
+    shipped = importlib.import_module("rolemesh_durable.extensions.shipped")
+    shipped.imported("rank")
     distribution("rolemesh")  # what is installed is listed once, not by every rank
     gc.freeze()
     gc.enable()
@@ -167,14 +168,13 @@ def main() -> None:
     if os.fork():
         os._exit(0)  # the child is nobody's: neither the agent's death nor what Ray does to an actor's children ends it
     rank = importlib.import_module("rolemesh_durable.rank.main")
-    extensions = importlib.import_module("rolemesh_durable.extensions.ranks").RANK_EXTENSIONS
     zygote = _Zygote(control, folder, alone_s, rank)
     try:
         zygote.serve()
     except _IsRankError as forked:
         request, start = forked.request, forked.start
     zygote.forget()
-    os._exit(_run_rank(request, lambda: rank.main(start, extensions)))
+    os._exit(_run_rank(request, lambda: rank.main(start, shipped.SHIPPED)))
 
 
 def _send(control: socket.socket | None, message: ZygoteMessage) -> None:

@@ -1,7 +1,4 @@
-"""The features that the core of the engine does not name. Each has a folder.
-
-`ranks`, `masters`, `shells` and `agents` list their parts.
-"""
+"""The features that the core of the engine does not name. Each has a folder, and `shipped` lists them."""
 
 from __future__ import annotations
 

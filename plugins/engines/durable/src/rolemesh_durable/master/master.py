@@ -23,8 +23,7 @@ import zmq
 
 from rolemesh.api.observer import Event, JobStatus, RunInfo, StepMetrics
 from rolemesh.runs.run import CONTROL_FILE, RESULT_FILE, RUN_FILE
-from rolemesh_durable.extensions.masters import MASTER_EXTENSIONS
-from rolemesh_durable.extensions.shells import SHELL_PARTS
+from rolemesh_durable.extensions.shipped import extensions_of, imported
 from rolemesh_durable.journal.event_log import EventLog
 from rolemesh_durable.malformed import UNREADABLE, Dropped
 from rolemesh_durable.master import reserve
@@ -65,6 +64,8 @@ log = logging.getLogger("rolemesh_durable.master")
 TICK_MS = 100
 SERVE_MS = 20
 
+imported("master", "shell")  # backends fork masters from a process that has this module
+
 
 class Master:
     """Controls one job. Everything happens in `run`; the launcher's callbacks only enqueue.
@@ -93,9 +94,8 @@ class Master:
         earlier = when_readable(Run(self.run_dir).control)
         self._earlier = earlier if earlier is not None and earlier.job_id == config.job.job_id else None
         self._started = self._earlier.started if self._earlier is not None else steady_time()
-        listed = created(config.job.plugins.get("extensions", {}).values(), config.job.base)
-        strangers = [listed.instance(name) for name in listed.names]
-        self._extensions = (*MASTER_EXTENSIONS, *(each.in_master for each in strangers))
+        extensions = extensions_of(config.job)
+        self._extensions = [each.in_master for each in extensions]
         self._machine = MasterMachine(config, extensions=self._extensions)
         self._in_control = self._over = False
         graph = config.job.graph
@@ -112,8 +112,7 @@ class Master:
             config, launcher, lambda: self._machine, self._recent, self._put, self._tasks.run, self._record,
             self._publication.stall,
         )  # fmt: skip
-        makers = (*SHELL_PARTS, *(each.in_shell for each in strangers))
-        parts = [part for make in makers if (part := make(shell)) is not None]
+        parts = [part for each in extensions if (part := each.in_shell(shell)) is not None]
         self._carries = {kind: carry for part in parts for kind, carry in part.effects().items()}
         self._dropped = Dropped("the master, as if from an agent,")
         self._zmq = zmq.Context()

@@ -1,4 +1,4 @@
-"""The part of resizes and drains in the master's process: it answers the requests of clients."""
+"""The parts of resizes and drains in the master's process: they answer the requests of clients."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from rolemesh_durable.extensions.relayout.requests import LOOKING, DrainNode, Re
 from rolemesh_durable.extensions.relayout.resizing import Resizing
 from rolemesh_durable.protocol.master.shell import Answer, ShellPart
 
-__all__ = ["Relayouts"]
+__all__ = ["DrainRequests", "ResizeRequests"]
 
 
-class Relayouts(ShellPart):
-    """Refuses impossible requests, and passes the others to the machine."""
+class ResizeRequests(ShellPart):
+    """Refuses impossible resizes, and passes the others to the machine."""
 
     def requests(self) -> Mapping[type, Answer]:
-        """The requests of `rolemesh scale` and `rolemesh drain`."""
-        return {ResizeJob: self._resize, TryResize: self._try_resize, DrainNode: self._drain}
+        """The requests of `rolemesh scale`."""
+        return {ResizeJob: self._resize, TryResize: self._try_resize}
 
     def _resize(self, request: ResizeJob) -> str:
         why = self._shell.machine().extension(Resizing).refusal(request.sizes)
@@ -31,6 +31,14 @@ class Relayouts(ShellPart):
         if why is None:
             self._shell.put(ResizeTried(request.sizes))
         return LOOKING if why is None else why
+
+
+class DrainRequests(ShellPart):
+    """Refuses impossible drains, and passes the others to the machine."""
+
+    def requests(self) -> Mapping[type, Answer]:
+        """The request of `rolemesh drain`."""
+        return {DrainNode: self._drain}
 
     def _drain(self, request: DrainNode) -> str:
         why = self._shell.machine().extension(Draining).refusal(request.node, back=request.back)

@@ -3,7 +3,7 @@
     the extension in the master ──ToPart──▶ `AgentPart.messages` ──▶ threads, files, child processes
     the extension in the master ◀──FromPart, or each report── `AgentProcess.send`, `AgentPart.report`
 
-The agent creates the parts in the order of one list, `rolemesh_durable.extensions.agents.AGENT_PARTS`, and calls each
+The agent creates the parts in the order of one list, `rolemesh_durable.extensions.shipped.SHIPPED`, and calls each
 hook in this order, in its own thread. A hook must not wait: the ranks' messages wait for it. A part that has to wait
 starts a thread, which may call `put` and `send` only. An error in a hook ends the agent, and its next incarnation
 adopts the ranks.

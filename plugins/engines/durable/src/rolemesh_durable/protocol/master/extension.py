@@ -4,7 +4,7 @@
                                                     └──▶ `context.want(effect)`, a command, a limit, a warning
 
 An extension is as pure as the core: it has no clock, no thread and no I/O. The machine creates the extensions in the
-order of one list, `rolemesh_durable.extensions.MASTER_EXTENSIONS`, and calls each hook in this order.
+order of one list, `rolemesh_durable.extensions.shipped.SHIPPED`, and calls each hook in this order.
 """
 
 from __future__ import annotations

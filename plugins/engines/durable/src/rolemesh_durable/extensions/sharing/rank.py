@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from rolemesh.graph.logical import OpCall
-from rolemesh_durable.extensions import Extension
 from rolemesh_durable.extensions.sharing.mates import Mates, Message, Say, decoded
 from rolemesh_durable.extensions.sharing.shared_rows import SharedRows
 from rolemesh_durable.extensions.sharing.sharer import Sharer
@@ -16,19 +15,16 @@ from rolemesh_durable.protocol.rank.extension import RankExtension
 from rolemesh_durable.rank.channel import Receive
 from rolemesh_durable.rank.services import Rank
 
-__all__ = ["RankSharing", "Sharing"]
+__all__ = ["RankSharing", "part_of"]
 
 CHANNEL = "sharing"
 Open = Callable[[str, Receive], Say]
 
 
-class Sharing(Extension):
-    """The extension. It takes part in ranks that have a call with `Balanced` rows."""
-
-    def in_rank(self, rank: Rank) -> RankExtension | None:
-        """Return the part of a rank that shares the rows of a call with other ranks of its role."""
-        part = RankSharing(Sharer(rank.ctx, rank.ports, rank.tasks, rank.record), rank.open_channel)
-        return part if part.mates else None
+def part_of(rank: Rank) -> RankSharing | None:
+    """Return the part of a rank that shares the rows of a call with other ranks of its role; None for any other."""
+    part = RankSharing(Sharer(rank.ctx, rank.ports, rank.tasks, rank.record), rank.open_channel)
+    return part if part.mates else None
 
 
 class RankSharing(RankExtension):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from rolemesh.graph.logical import OpCall
-from rolemesh_durable.extensions import Extension
 from rolemesh_durable.extensions.turns.admission import TurnAdmission
 from rolemesh_durable.extensions.turns.order import Positions
 from rolemesh_durable.extensions.turns.page import PAGE, TurnPage
@@ -13,34 +12,29 @@ from rolemesh_durable.protocol.rank.extension import RankExtension
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.rank.services import Rank, RankPlace
 
-__all__ = ["RankTurns", "Turns"]
+__all__ = ["Beginning", "RankTurns"]
 
 
-class Turns(Extension):
-    """The extension. It takes part in ranks that take turns on their slot, and in collective groups."""
+class Beginning:
+    """A rank before it has its part: one that takes turns on its slot, or belongs to a collective group."""
 
-    def __init__(self, options: Any) -> None:
-        super().__init__(options)
-        self._page: TurnPage | None = None
+    def __init__(self, place: RankPlace) -> None:
+        """Open the page of the slot. The agent's next incarnation finds it in this process."""
+        launch, self._place = place.start.launch, place
+        self._page = TurnPage(place.start.parts[PAGE], launch.turns) if launch.turns else None
         self._admission: TurnAdmission | None = None
 
-    def started(self, place: RankPlace) -> None:
-        """Open the page of the slot. The agent's next incarnation finds it in this process."""
-        launch = place.start.launch
-        if launch.turns:
-            self._page = TurnPage(place.start.parts[PAGE], launch.turns)
-
-    def before_setup(self, place: RankPlace) -> None:
+    def take(self) -> None:
         """Take a turn: the setup needs memory that other ranks may hold, and ranks of a group meet in it."""
-        launch = place.start.launch
+        place, launch = self._place, self._place.start.launch
         if not launch.turns and not launch.collective:
             return
         self._admission = TurnAdmission(launch.ref, place.waits, self._page, place.barrier)
         self._admission.next(Positions(place.start.job.graph).setup(launch.role))
         self._admission.take()
 
-    def in_rank(self, rank: Rank) -> RankExtension | None:
-        """Return the part of a rank that takes turns, or whose group begins each call together."""
+    def part_of(self, rank: Rank) -> RankTurns | None:
+        """Return the part of a rank that takes turns, or whose group begins each call together; None for any other."""
         admission = self._admission
         if admission is None:
             return None

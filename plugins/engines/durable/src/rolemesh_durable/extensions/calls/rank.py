@@ -12,7 +12,6 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import RolemeshError
 from rolemesh.graph.logical import OpCall
 from rolemesh_dataplane.transports import TransportError
-from rolemesh_durable.extensions import Extension
 from rolemesh_durable.extensions.calls.calling import Calling
 from rolemesh_durable.extensions.calls.frames import opened, read_answer, read_request
 from rolemesh_durable.extensions.calls.serving import Serving
@@ -26,26 +25,26 @@ from rolemesh_durable.rank.frames import CREDIT, CREDITS
 from rolemesh_durable.rank.port import port_of
 from rolemesh_durable.rank.services import Rank
 
-__all__ = ["Calls", "RankCalls"]
+__all__ = ["RankCalls", "part_of"]
 
 CHANNEL = "calls"
 
 
-class Calls(Extension):
-    """The extension. It takes part in ranks of roles that call, are called, or have coroutines as operators."""
+def part_of(rank: Rank) -> RankCalls | None:
+    """Return the part of a rank whose role calls, is called, or has coroutines as operators; None for any other.
 
-    def in_rank(self, rank: Rank) -> RankExtension | None:
-        """Return the part of one rank. Raise `RolemeshError` for a called role that takes turns on its devices."""
-        role, graph = rank.ctx.role, rank.job.graph
-        serves = any(pair.callee == role for pair in edges_of_calls(graph))
-        if serves and rank.ctx.turns:
-            remedy = f"give role {role} devices of its own"
-            raise RolemeshError(f"role {role} is called, but takes turns on its devices", remedy=remedy)
-        calls = any(pair.caller == role for pair in edges_of_calls(graph))
-        methods = (getattr(rank.workload, op.operator) for op in graph.of_role(role))
-        if not calls and not serves and not any(map(inspect.iscoroutinefunction, methods)):
-            return None
-        return RankCalls(rank, calls=calls, serves=serves)
+    Raise `RolemeshError` for a called role that takes turns on its devices.
+    """
+    role, graph = rank.ctx.role, rank.job.graph
+    serves = any(pair.callee == role for pair in edges_of_calls(graph))
+    if serves and rank.ctx.turns:
+        remedy = f"give role {role} devices of its own"
+        raise RolemeshError(f"role {role} is called, but takes turns on its devices", remedy=remedy)
+    calls = any(pair.caller == role for pair in edges_of_calls(graph))
+    methods = (getattr(rank.workload, op.operator) for op in graph.of_role(role))
+    if not calls and not serves and not any(map(inspect.iscoroutinefunction, methods)):
+        return None
+    return RankCalls(rank, calls=calls, serves=serves)
 
 
 class RankCalls(RankExtension):
