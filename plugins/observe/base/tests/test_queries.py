@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -12,7 +13,9 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from rolemesh.api.observer import StepMetrics
 from rolemesh.cli import main
+from rolemesh.runs.jsonl import metrics_line
 from rolemesh_queries.database import QueryError, answer, opened
 from rolemesh_queries.formats import as_csv, as_json, as_table
 from rolemesh_queries.tables import TABLES, named
@@ -88,6 +91,14 @@ def test_a_damaged_record_is_data(tmp_path: Path) -> None:
         found = list(answer(database, "select operator, epoch_us(began) from spans order by 2")[1])
         assert found == [(None, 2), (None, 3)]
         assert list(answer(database, "select count(*) from events")[1]) == [(1,)]
+
+
+def test_a_value_that_was_no_number_is_nan(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    lines = [StepMetrics(n, 1, 1.7e9, {"loss": loss}) for n, loss in enumerate([0.5, math.nan, 0.25])]
+    (tmp_path / "metrics.jsonl").write_bytes(b"".join(metrics_line(line)[1] for line in lines))
+    query = "select list(step order by step), list(isnan(value) order by step), isnan(avg(value)) from metrics"
+    assert rows(tmp_path, query) == [([0, 1, 2], [False, True, False], True)]
 
 
 def test_the_command_prints_all_formats(seen: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from wandb.proto.wandb_internal_pb2 import Record
 
@@ -67,10 +68,15 @@ def test_two_masters_log_one_run(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("name: grpo\nroles: {a: {env: {HF_TOKEN: hf_x}}}\n")
     first = started(tmp_path)
     first.steps_finished((line(0, reward=0.25, _step=7.0, status=3.0), line(1, reward=math.nan)))
-    first.event(Event(1, 1, 1.7e9, "recovered", {"number": 2, "restarted": ["a/0"], "seconds": 0.7, "at": 3.0}))
+    events = [
+        Event(n, 1, 1.7e9, "recovered", {"number": 2, "restarted": ["a/0"], "seconds": 0.7, "at": 3.0}) for n in (1, 2)
+    ]
+    (tmp_path / "events.jsonl").write_bytes(msgspec.json.encode(events[0]) + b"\n")
+    first.event(events[0])
     first.steps_finished((line(2, reward=0.5),))
     first.job_ended({"status": "interrupted"})
     second = started(tmp_path)
+    second.event(events[1])
     second.steps_finished((line(2, reward=0.5), line(3, reward=1.0)))
     second.job_ended({"status": "done"})
     files = sorted(tmp_path.glob("wandb/offline-run-*/run-*.wandb"), key=lambda file: file.stat().st_mtime)
@@ -78,7 +84,7 @@ def test_two_masters_log_one_run(tmp_path: Path) -> None:
     rows = [[(row["step"], row["reward"]) for row in history(each)] for each in found]
     assert [step for each in rows for step, _ in each] == [0, 1, 2, 3]
     assert math.isnan(rows[0][1][1])
-    assert history(found[0])[2]["events/recovered"] == 1
+    assert [history(each)[-1]["events/recovered"] for each in found] == [1, 2]
     assert 7.0 in history(found[0])[0].values(), "a metric of the name _step is not the number of the step"
     (begun,) = {(r.run.run_id, r.run.display_name, tuple(r.run.tags)) for each in found for r in each if r.run.run_id}
     assert begun[1:] == ("grpo", ("t",))

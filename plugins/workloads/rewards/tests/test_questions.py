@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +224,24 @@ def test_parquet_and_saved_datasets_have_the_same_rows(tmp_path: Path) -> None:
     (train / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data-0.arrow"}]}))
     (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": ["train"]}')
     assert read_rows(tmp_path / "q.parquet") == read_rows(tmp_path / "saved") == ROWS
+
+
+def test_times_of_pandas_are_read_in_microseconds_and_impossible_ones_refused(tmp_path: Path) -> None:
+    path, nanoseconds = tmp_path / "q.parquet", 1_700_000_000_123_456_789
+    kinds = pyarrow.timestamp("ns", "UTC"), pyarrow.timestamp("ns"), pyarrow.duration("ns")
+    columns = {str(kind): pyarrow.array([nanoseconds, None], kind) for kind in kinds}
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    passed = timedelta(microseconds=nanoseconds // 1000)
+    zoned, plain = datetime(1970, 1, 1, tzinfo=UTC) + passed, datetime(1970, 1, 1) + passed
+    assert [list(row.values()) for row in read_rows(path)] == [[zoned, plain, passed], [None] * 3]
+    pyarrow.parquet.write_table(pyarrow.table({"t": pyarrow.array([1 << 60], pyarrow.timestamp("us"))}), path)
+    with pytest.raises(OptionsError, match="a value is none of Python"):
+        read_rows(path)
+
+
+def test_a_field_of_csv_may_be_a_document(tmp_path: Path) -> None:
+    (tmp_path / "q.csv").write_text(f"question\n{'word ' * 50_000}\n")
+    assert read_rows(tmp_path / "q.csv") == [{"question": "word " * 50_000}]
 
 
 def test_a_saved_dataset_needs_one_of_its_splits(tmp_path: Path) -> None:

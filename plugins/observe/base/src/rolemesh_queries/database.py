@@ -108,7 +108,8 @@ def opened(run_dir: Path, tables: Iterable[str], output: Path | None = None) -> 
         if wanted & {"events", "recoveries"}:
             _fill_events(database, run_dir)
         if "metrics" in wanted:
-            _fill(database, "metrics", measured(run_dir), time="make_timestamp(time)")
+            value = "coalesce(value, 'nan')"  # of arrays that are registered, DuckDB takes NaN for NULL
+            _fill(database, "metrics", measured(run_dir), time="make_timestamp(time)", value=value)
         if "costs" in wanted:
             _fill(database, "costs", [RunFacts(run_dir).costs()])
         if "rows" in wanted:

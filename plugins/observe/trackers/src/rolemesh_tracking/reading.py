@@ -16,7 +16,7 @@ from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE
 from rolemesh_tracking.cursor import Cursor
 from rolemesh_tracking.lines import Line, Note, flat, note
 
-__all__ = ["newest", "unsent"]
+__all__ = ["newest", "told", "unsent"]
 
 NEWEST_BYTES = 4_000_000
 """Bytes at the end of the metrics that have the newest value of each one, unless it comes very rarely."""
@@ -30,8 +30,15 @@ def unsent(run_dir: Path, cursor: Cursor, patterns: Sequence[str]) -> Iterator[L
         if isinstance(each, StepMetrics):
             step = max(step, each.step)
             yield flat(each, patterns)
-        elif (told := note(each, step)) is not None:
-            yield told
+        elif (found := note(each, step)) is not None:
+            yield found
+
+
+def told(run_dir: Path, upto: int) -> Iterator[Note]:
+    """Yield the notes up to the event of this number again, each after step -1."""
+    for event in _events(run_dir, 0):
+        if event.seq <= upto and (found := note(event, -1)) is not None:
+            yield found
 
 
 def newest(run_dir: Path, upto: int, patterns: Sequence[str]) -> Line | None:

@@ -41,11 +41,19 @@ _open: set[str] = set()
 class Session:
     """A run. Raises `wandb.Error` if the service does not answer in time.
 
-    `known` is the run to continue, "" for a new one. `identity` is the run's. `newest` is the newest step that the
-    service has: -1 for a new run, and offline, where nobody knows.
+    `known` is the run to continue, "" for a new one, which has `counts` of events by kind. `identity` is the run's.
+    `newest` is the newest step that the service has: -1 for a new run, and offline, where nobody knows.
     """
 
-    def __init__(self, options: WandbOptions, folder: str, known: str, job: str, config: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        options: WandbOptions,
+        folder: str,
+        known: str,
+        job: str,
+        config: Mapping[str, object],
+        counts: Mapping[str, int],
+    ) -> None:
         with _lock:
             told = wandb_setup.singleton().settings
             chosen = set(told.model_fields_set) | ({"disable_code"} if told.save_code is not None else set())
@@ -74,7 +82,7 @@ class Session:
             except BaseException:
                 _ended(identity)
                 raise
-        self._counts: dict[str, int] = {}
+        self._counts = {f"events/{kind}": count for kind, count in counts.items()}
         self._metrics: set[str] = set()
         """The names of metrics so far."""
         self.newest = self._run.step - 1

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, SecretStr
 
 from rolemesh.api.observer import RunInfo
-from rolemesh_tracking import Cursor, Line, Note, Tracker, TrackerOptions
+from rolemesh_tracking import Cursor, Line, Note, Tracker, TrackerOptions, told
 
 if TYPE_CHECKING:
     from rolemesh_wandb.client import Session
@@ -54,7 +56,8 @@ class WandbObserver(Tracker):
         """Begin or resume the run. Raises `wandb.Error` if the service does not answer."""
         from rolemesh_wandb.client import Session
 
-        self._session = Session(self.options, run.run_dir, known.run, run.name, self.config(run))
+        counts = Counter(each.kind for each in told(Path(run.run_dir), known.event))
+        self._session = Session(self.options, run.run_dir, known.run, run.name, self.config(run), counts)
         return self._session.identity, self._session.newest
 
     def send(self, lines: Sequence[Line], notes: Sequence[Note]) -> None:

@@ -19,7 +19,7 @@ from rolemesh_deepspeed.partitions import Partitions
 from rolemesh_training.blocks import Blocks
 from rolemesh_training.contract import LossOutput
 from rolemesh_training.model import buffers, load, parameters
-from rolemesh_training.optimizer import MOMENTS, not_finite, of
+from rolemesh_training.optimizer import MOMENTS, divided_by_decay, not_finite, of
 from rolemesh_training.parts import Parts
 from rolemesh_training.schedules import factor
 from rolemesh_training.trainer import Trainer
@@ -59,10 +59,7 @@ class Engine(Trainer):
             self.model = _Model(model.to(self.device, self._dtype), model, self._dtype)
             return
         dims = {name: len(p.ds_shape if divided else p.shape) for name, p in self._named.items()}
-        decayed = [p for name, p in self._named.items() if dims[name] > 1]
-        plain = [p for name, p in self._named.items() if dims[name] < 2]
-        groups = [{"params": decayed, "weight_decay": options.weight_decay}, {"params": plain, "weight_decay": 0.0}]
-        optimizer = of([group for group in groups if group["params"]], options)
+        optimizer = of(divided_by_decay(self._named, dims, options.weight_decay), options)
         self.engine, *_ = deepspeed.initialize(
             model=model, optimizer=optimizer, config=self._config(), dist_init_required=False
         )

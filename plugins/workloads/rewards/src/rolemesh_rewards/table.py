@@ -70,6 +70,7 @@ def _objects(path: Path, text: bytes) -> list[Row]:
 
 def _csv(path: Path) -> Iterator[Row]:
     """Yield the lines of a CSV file whose first line names the columns. All values are texts."""
+    csv.field_size_limit(sys.maxsize)  # a prompt may be a document
     with path.open(encoding="utf-8-sig", newline="") as file:
         lines = csv.reader(file, strict=True)
         try:
@@ -90,9 +91,31 @@ def _parquet(path: Path) -> Iterator[Row]:
     arrow = _arrow(path)
     try:
         for batch in arrow.parquet.ParquetFile(path, coerce_int96_timestamp_unit="us").iter_batches():
-            yield from batch.to_pylist()
+            yield from _rows(arrow, path, batch)
     except arrow.ArrowException as error:
         raise _unreadable(path, str(error), "write the file again") from error
+
+
+def _rows(arrow: Any, path: Path, batch: Any) -> list[Row]:
+    """Return the rows of an Arrow batch. Its times become microseconds, as Python's `datetime` has them."""
+    types = arrow.types
+    fields = []
+    for field in batch.schema:
+        if types.is_timestamp(field.type):
+            field = field.with_type(arrow.timestamp("us", field.type.tz))
+        elif types.is_duration(field.type):
+            field = field.with_type(arrow.duration("us"))
+        elif types.is_time64(field.type):
+            field = field.with_type(arrow.time64("us"))
+        fields.append(field)
+    try:
+        found: list[Row] = batch.cast(arrow.schema(fields), safe=False).to_pylist()
+    except (ValueError, OverflowError) as error:
+        if isinstance(error, arrow.ArrowException):
+            raise
+        remedy = "leave the column out, or write its values as text"
+        raise _unreadable(path, f"a value is none of Python: {error}", remedy) from error
+    return found
 
 
 def _saved(folder: Path, split: str | None) -> Iterator[Row]:
@@ -114,7 +137,7 @@ def _saved(folder: Path, split: str | None) -> Iterator[Row]:
         for file in state["_data_files"]:
             with arrow.memory_map(str(folder / Path(file["filename"]).name)) as source:
                 for batch in arrow.ipc.open_stream(source):
-                    yield from batch.to_pylist()
+                    yield from _rows(arrow, folder, batch)
     except arrow.ArrowException as error:
         raise _unreadable(folder, str(error), "save the dataset again") from error
 
@@ -130,7 +153,7 @@ def _facts(folder: Path, name: str) -> Any:
 
 def _arrow(path: Path) -> Any:
     try:
-        for part in ("ipc", "parquet"):
+        for part in ("ipc", "parquet", "types"):
             importlib.import_module(f"pyarrow.{part}")
     except ImportError as error:
         raise _unreadable(path, "pyarrow is not installed", "pip install 'rolemesh-rewards[arrow]'") from error

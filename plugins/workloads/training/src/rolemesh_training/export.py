@@ -64,6 +64,11 @@ def _config(source: Path, parameters: Mapping[str, torch.Tensor], task: str) -> 
     config["architectures"] = [TASKS[task]._model_mapping[type(known)].__name__]
     if task == "value":
         config |= {"num_labels": 1, "id2label": {"0": "value"}, "label2id": {"value": 0}}
-    config.pop("torch_dtype", None)  # the dtype's older name
     dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in parameters.values()}
-    return config | {"dtype": dtypes.pop() if len(dtypes) == 1 else "float32"}
+    dtype = dtypes.pop() if len(dtypes) == 1 else "float32"
+    for part in (config, *(value for value in config.values() if isinstance(value, dict) and "model_type" in value)):
+        part.pop("quantization_config", None)  # what was trained is not quantized
+        if not part.keys().isdisjoint(("dtype", "torch_dtype")):
+            part.pop("torch_dtype", None)  # the dtype's older name
+            part["dtype"] = dtype
+    return config | {"dtype": dtype}

@@ -14,6 +14,8 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
+from rolemesh.errors import OptionsError
+from rolemesh_torch.model_folder import config_of
 from rolemesh_training import attention
 from rolemesh_training.options import HuggingFaceOptions
 
@@ -36,8 +38,9 @@ def load(options: HuggingFaceOptions, seed: int) -> torch.nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if options.init == "pretrained":
-            kind = _kind(options) | _labels(options)
+            kind = _kind(options) | _labels(options) | _dequantized(Path(options.model))
             model = TASKS[options.task].from_pretrained(Path(options.model), local_files_only=True, **kind)
+            model.float()  # transformers keeps some dtypes of the files
         else:
             model = architecture(options)
     return finished(model, options, seed)
@@ -89,6 +92,21 @@ def without_dropout(model: torch.nn.Module) -> None:
 
 def _kind(options: HuggingFaceOptions) -> dict[str, Any]:
     return {"dtype": torch.float32, "attn_implementation": options.attention}
+
+
+def _dequantized(folder: Path) -> dict[str, Any]:
+    """Return the argument with which transformers loads quantized weights as plain ones, on a GPU, too."""
+    found = config_of(folder).get("quantization_config")
+    if found is None:
+        return {}
+    from transformers.quantizers import AutoQuantizationConfig
+
+    told = AutoQuantizationConfig.from_dict(dict(found))
+    if not hasattr(told, "dequantize"):
+        what = f"the weights in {folder} are quantized with {found.get('quant_method')}, and cannot be trained"
+        raise OptionsError(what, where="model", remedy="take the model's folder with weights that are not quantized")
+    told.dequantize = True
+    return {"quantization_config": told}
 
 
 def _labels(options: HuggingFaceOptions) -> dict[str, Any]:

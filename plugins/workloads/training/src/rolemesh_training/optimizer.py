@@ -10,7 +10,7 @@ import torch
 from rolemesh_training.options import TrainerOptions
 from rolemesh_training.schedules import factor
 
-__all__ = ["MOMENTS", "Optimizer", "not_finite", "of"]
+__all__ = ["MOMENTS", "Optimizer", "divided_by_decay", "not_finite", "of"]
 
 MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq"), "adam": ("exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}
 
@@ -31,6 +31,18 @@ def not_finite(norm: float, update: int) -> FloatingPointError:
     )
 
 
+def divided_by_decay(
+    parameters: Mapping[str, torch.Tensor], dims: Mapping[str, int], weight_decay: float
+) -> list[dict[str, object]]:
+    """Return the parameter groups that decay, and do not: vectors and biases do not, as in transformers' Trainer.
+
+    `dims` are the dimensions of the whole parameters: experts have biases of two. A group is left out if it is empty.
+    """
+    decays = {name: dims[name] > 1 and "bias" not in name for name in parameters}
+    groups = [([p for name, p in parameters.items() if decays[name] == each], each) for each in (True, False)]
+    return [{"params": group, "weight_decay": weight_decay * each} for group, each in groups if group]
+
+
 class Optimizer:
     """An elementwise optimizer of torch, fused, on plain local tensors, so blocks need no DTensor dispatch.
 
@@ -44,19 +56,16 @@ class Optimizer:
         options: TrainerOptions,
         copies: Mapping[str, int] | None = None,
     ) -> None:
-        """`data` are the tensors to update, by name. `dims` are the dimensions of the whole parameters; weight decay
-        applies only to those with two or more. `copies` are the numbers of ranks that update the same tensor, which
-        counts once in the gradient norm; None: 1 each."""
+        """`data` are the tensors to update, by name. `dims`: see `divided_by_decay`. `copies` are the numbers of ranks
+        that update the same tensor, which counts once in the gradient norm; None: 1 each."""
         self.data = data
         self._copies = copies or {}
         self.options = options
         self.clip_norm = math.inf if options.clip_norm is None else options.clip_norm
         self.updates = 0
         self._leaves = {name: torch.nn.Parameter(block) for name, block in data.items() if block.numel()}
-        decayed = [p for name, p in self._leaves.items() if dims[name] > 1]
-        plain = [p for name, p in self._leaves.items() if dims[name] < 2]
-        groups = [{"params": decayed, "weight_decay": options.weight_decay}, {"params": plain, "weight_decay": 0.0}]
-        self._torch = of([g for g in groups if g["params"]] or [{"params": [torch.zeros(1)]}], options)
+        groups = divided_by_decay(self._leaves, dims, options.weight_decay)
+        self._torch = of(groups or [{"params": [torch.zeros(1)]}], options)
         self._moments = MOMENTS[options.optimizer]
         for leaf in self._leaves.values():
             self._torch.state[leaf] = {moment: torch.zeros_like(leaf.detach()) for moment in self._moments}

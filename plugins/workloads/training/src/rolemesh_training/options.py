@@ -246,7 +246,10 @@ class TrainerOptions(BaseModel, extra="forbid"):
     eps: float = Field(1e-8, gt=0, description="Adam's epsilon", json_schema_extra=_ADAM)
     momentum: float = Field(0.9, ge=0, lt=1, description="SGD's momentum", json_schema_extra=_SGD)
     weight_decay: float = Field(
-        0.0, ge=0, description="decay of parameters of two or more dimensions", json_schema_extra=_TRAINED
+        0.0,
+        ge=0,
+        description="decay of matrices: parameters of two or more dimensions, except biases",
+        json_schema_extra=_TRAINED,
     )
     warmup_steps: int = Field(
         0, ge=0, description="updates over which the learning rate rises linearly to `lr`", json_schema_extra=_TRAINED

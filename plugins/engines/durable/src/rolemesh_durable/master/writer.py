@@ -21,7 +21,7 @@ LONGEST_PAUSE_S = 2.0
 SILENT_S = 10.0
 """Seconds after which a write that has neither ended nor failed is reported."""
 HURRY_S = 10.0
-"""Seconds for which a write is still tried once the job was asked to end."""
+"""Seconds for which a write is still tried once the job should end."""
 LASTING = (errno.ENOENT, errno.ENOTDIR)
 """Errors that do not pass: a missing folder does not come back."""
 
@@ -74,7 +74,7 @@ class Writes:
         self._waiting.put(_Write(what, write, then, patient))
 
     def hurry(self, why: str) -> None:
-        """Give up writes that fail for long from now on, because the job was asked to end."""
+        """Give up writes that fail for long from now on: the job should end, because of `why`."""
         self._hurry = self._hurry or (time.monotonic(), why)
 
     @property
