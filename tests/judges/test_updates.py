@@ -14,6 +14,8 @@ from tests.judges import trl_side
 from tests.judges.sides import VOCABULARY, loaded, logprobs_of, padded, rollouts, tokenizer
 
 from rolemesh.api.batch import Batch, Ragged
+from rolemesh.api.workload import RankContext
+from rolemesh_rewards.questions import Questions, QuestionsOptions
 from rolemesh_runtime.digest import digest
 
 pytestmark = pytest.mark.soak
@@ -142,6 +144,22 @@ def test_other_settings_make_the_updates_of_the_trainer(models, groups, case):
     results = groups("fsdp")(trainer_group.train, 2, options, [rows(lists) for lists in texts()], [5, 3])
     wanted = of_trainer(models["llama"], **theirs)
     assert differ(trainer_group.assembled(results), wanted, weights(loaded(models["llama"]))) < 5e-5
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_steps_of_questions_make_the_epochs_of_the_trainer(models, groups, tmp_path, epochs):
+    lists = [row for each in texts() for row in each]
+    file, most = tmp_path / "q.jsonl", {1: 20, 2: 24}[epochs]  # of 48: the last batch of one epoch is shorter
+    file.write_text("".join(f'{{"prompt": "{number}"}}\n' for number in range(len(lists))))
+    asked = {"data": str(file), "shuffle": False, "held_out": 0, "prompts_per_step": most, "epochs": epochs}
+    role = Questions(QuestionsOptions(**asked))
+    role.setup(RankContext())
+    steps = [[lists[int(row["prompt"])] for row in role.next()["row"]] for _ in range(7)]
+    options = {"model": str(models["llama"]), **OPTIMIZER, **SGD[0]}
+    found = groups("fsdp")(trainer_group.train, 1, options, [rows(each) for each in steps], [len(lists)])
+    theirs = {**SGD[1], "max_steps": -1, "num_train_epochs": epochs, "per_device_train_batch_size": most}
+    wanted = of_trainer(models["llama"], **theirs, lr_scheduler_type="constant")
+    assert differ(trainer_group.assembled(found), wanted, weights(loaded(models["llama"]))) < 5e-5
 
 
 @pytest.mark.parametrize("name", ["fsdp, 2 ranks", "ddp, 2 ranks, micro-batches", "ZeRO 2, micro-batches", "ZeRO 3"])

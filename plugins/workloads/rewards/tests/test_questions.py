@@ -109,6 +109,23 @@ def test_the_job_finishes_after_its_epochs(tmp_path: Path) -> None:
     assert "2 epochs" in role.ctx.port.finishing
 
 
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_no_question_comes_behind_the_last_epoch(tmp_path: Path, ranks: int) -> None:
+    roles = [data(written(tmp_path), rank=rank, world_size=ranks, epochs=1, held_out=0) for rank in range(ranks)]
+    steps = [concat([role.next() for role in roles]) for _ in range(5)]
+    assert [step.rows for step in steps] == [4, 4, 2, 0, 0]
+    assert sorted(row["answer"] for step in steps for row in step["row"]) == sorted(row["answer"] for row in ROWS)
+    assert list(steps[-1]) == list(steps[0])
+    assert roles[0].snapshot()["asked"] == 10
+
+
+def test_a_role_that_was_restored_behind_the_last_epoch_asks_nothing(tmp_path: Path) -> None:
+    role = data(written(tmp_path), epochs=1, held_out=0)
+    role.restore({**role.snapshot(), "asked": 16})  # as a version without this limit has left it
+    assert role.next().rows == 0
+    assert "1 epochs" in role.ctx.port.finishing
+
+
 @pytest.mark.parametrize(
     ("option", "content"),
     [

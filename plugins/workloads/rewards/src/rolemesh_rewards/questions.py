@@ -46,7 +46,9 @@ class QuestionsOptions(BaseModel, extra="forbid"):
     held_out: float = Field(
         0.1, ge=0, description="share of the questions (below 1, at least one), or their number, kept for evaluation"
     )
-    epochs: int | None = Field(None, gt=0, description="number of epochs after which the job finishes; null: never")
+    epochs: int | None = Field(
+        None, gt=0, description="number of times that each question comes; then the job finishes. null: no limit"
+    )
 
 
 class Questions(Workload):
@@ -98,7 +100,8 @@ class Questions(Workload):
 
     @operator(returns=Split())
     def next(self) -> Batch:
-        """Return this rank's share, in rank order, of the next `prompts_per_step` questions.
+        """Return this rank's share, in rank order, of the next `prompts_per_step` questions: fewer at the end of the
+        last epoch, and none behind it, where steps go on until all ranks have met.
 
         Columns:
 
@@ -109,7 +112,9 @@ class Questions(Workload):
         """
         options = self.options
         numbers = range(self.asked, self.asked + options.prompts_per_step)
-        self.asked = numbers.stop
+        if options.epochs is not None:
+            numbers = numbers[: max(options.epochs * len(self.train) - self.asked, 0)]
+        self.asked += len(numbers)
         epochs = self.asked / len(self.train)
         self.ctx.metric(epoch=epochs)
         if self.changed and self.ctx.rank == 0:
