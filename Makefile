@@ -73,7 +73,7 @@ soak: judges ## what both leave out: more seeds, sizes and engines, and jobs of 
 interpreters: ## the quick tests and a step of GRPO with every Python from 3.11 on that is here, in environments of their own
 	@requirements/interpreters.sh
 
-lint: install ## ruff, mypy --strict on kernel and engine, which room may import which, how large they may be, texts and lists
+lint: install ## ruff, mypy --strict on kernel, engine and simulation, which room may import which, how large they may be, texts and lists
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy

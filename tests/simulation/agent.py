@@ -173,11 +173,11 @@ class SimAgent:
             case ae.ToMaster(message):
                 world.deliver(world.backend.to_master, self.name, message)
             case ae.ToRank(role, n, message):
-                target = self.ranks.get((role, n))
+                ref = RankRef(role, n)
+                target = self.ranks.get(ref)
                 world.checks.commands(self)
                 if isinstance(message, m.Watermarks):
-                    known = self.memory.granted.get((role, n), -1)
-                    self.memory.granted[role, n] = max(message.granted, known)
+                    self.memory.granted[ref] = max(message.granted, self.memory.granted.get(ref, -1))
                 world.send(self, target, message)
             case m.ToPart(message=message):
                 self._to_part(message)
@@ -186,7 +186,7 @@ class SimAgent:
             case ae.Fetch(launch):
                 world.at(world.between(0.01, 0.3), self._fetch, launch)
             case ae.Kill(role, n, generation):
-                rank = self.ranks.get((role, n))
+                rank = self.ranks.get(RankRef(role, n))
                 world.checks.commands(self)
                 if rank is not None and rank.alive and rank.generation == generation:
                     world.at(world.between(0.0, 0.01), rank.die, 9)
@@ -217,7 +217,9 @@ class SimAgent:
             stacks = m.FromPart(Sealed.of(Stacks(*rank, "Thread 0x1")))
             world.at(world.between(0.01, 0.5), self.handle, stacks)
         elif message.name == tag_of(CopyTo) and self.next.take(message.opened(CopyTo)):
-            self.parts = {**self.parts, tag_of(Copying): Sealed.of(self.next.confirmation)}
+            confirmation = self.next.confirmation
+            assert confirmation is not None
+            self.parts = {**self.parts, tag_of(Copying): Sealed.of(confirmation)}
 
     def _measure(self) -> None:
         speed = self.world.scenario.speeds.get(self.node, 10.0)
@@ -258,36 +260,36 @@ class SimAgent:
             self.world.checks.commands(self)
         self.world.checks.starts_on(self.node)
         if who in self._cancelled and self.alive:
-            self.handle(ae.RankExited(*who, signal=9, snapshots=self.memory.steps(who[:2])))
+            self.handle(ae.RankExited(*who, signal=9, snapshots=self.memory.steps(who.ref)))
             return
         fails = self.world.chance(self.world.scenario.start_failures) and not self.world.calm
         if fails or self.world.starves("rank"):
             self.world.note(self.label, f"cannot start {who}")
-            self.handle(ae.RankExited(*who, error="no more processes", snapshots=self.memory.steps(who[:2])))
+            self.handle(ae.RankExited(*who, error="no more processes", snapshots=self.memory.steps(who.ref)))
             return
         self.world.note(self.label, f"starts {who} at {launch.resume} from {launch.restore} {launch.replica}")
-        snap = self.memory.snaps.get(who[:2], {}).get(launch.resume) if launch.restore == "memory" else None
+        snap = self.memory.snaps.get(who.ref, {}).get(launch.resume) if launch.restore == "memory" else None
         due = self.world.scenario.plan.persisted(launch.resume, self.world.job.steps)
         if snap is not None and due and launch.resume > self.covered:
             snap.pinned = True  # its part of the checkpoint may be unreported, or not on disk
-        self.generations[who[:2]] = launch.generation
+        self.generations[who.ref] = launch.generation
         known: dict[tuple[RankRef, int], Any]
         for known in (self.persisting, self.persisted):
             for key, step in list(known):
-                if key == who[:2] and step > launch.resume:
+                if key == who.ref and step > launch.resume:
                     del known[key, step]
-        self.ranks[who[:2]] = self.memory.ranks[who[:2]] = SimRank(self, launch)
+        self.ranks[who.ref] = self.memory.ranks[who.ref] = SimRank(self, launch)
 
     def _fetch(self, launch: m.RankLaunch) -> None:
         if not self.alive:
             return
         who = launch.start
         other = self.world.backend.agents.get(launch.replica)
-        image = other.memory.image(who[:2], launch.resume) if other is not None and other.alive else None
+        image = other.memory.image(who.ref, launch.resume) if other is not None and other.alive else None
         if image is None:
             self.handle(ae.Fetched(*who, error=f"{launch.replica} does not have it"))
             return
-        self.memory.install(who[:2], launch.resume, image)
+        self.memory.install(who.ref, launch.resume, image)
         self.handle(ae.Fetched(*who))
 
     def process_ended(self, rank: SimRank, signal: int | None, exit_code: int | None) -> None:

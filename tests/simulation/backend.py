@@ -125,12 +125,12 @@ class Backend:
             if agent.alive and (name not in names or agent.incarnation > names[name].incarnation):
                 agent.end("no master knows it")
         for name, at in names.items():
-            agent = self.agents.get(name)
-            there = agent is not None and agent.alive and agent.incarnation == at.incarnation
+            found = self.agents.get(name)
+            there = found is not None and found.alive and found.incarnation == at.incarnation
             if not there:
                 # One that an earlier master has asked for may still be about to start: not any more.
                 self.started[name] = max(self.started.get(name, 0), at.incarnation)
-                if self.started[name] == at.incarnation and (agent is None or agent.incarnation < at.incarnation):
+                if self.started[name] == at.incarnation and (found is None or found.incarnation < at.incarnation):
                     self.started[name] = at.incarnation
                     self._coming(name, at)
                 else:

@@ -78,7 +78,7 @@ class SimCalls(RankExtension):
         self._to = [pair.callee for pair in known if pair.caller == role]
         self._from = [pair.caller for pair in known if pair.callee == role]
         self._calling: CallerState[_Ask] = CallerState({to: rank.shape.sizes[to] for to in self._to})
-        callers = [(caller, n) for caller in self._from for n in range(rank.shape.sizes[caller])]
+        callers = [RankRef(caller, n) for caller in self._from for n in range(rank.shape.sizes[caller])]
         plan = rank.world.scenario.plan
         services = job.graph.services.get(role, {})
         self._serving: CalleeState[_Ask, Heard] = CalleeState(
@@ -94,7 +94,7 @@ class SimCalls(RankExtension):
         self._cancelled: set[Known[_Ask, Heard]] = set()
         self.early: dict[tuple[int, int, str], Talks] = {}
         """The conversations of items whose step has not begun, by operator, step and path."""
-        self.heard: dict[bytes, Heard] = {}
+        self.outcomes: dict[bytes, Heard] = {}
         """The outcomes that operators have not taken yet, by key."""
 
     @property
@@ -180,7 +180,7 @@ class SimCalls(RankExtension):
 
     def _hear(self, call: OpenCall[_Ask], heard: Heard) -> None:
         self.world.witness.hears(self.rank, self._log, call.item.place, call.key, heard)
-        self.heard[call.key] = heard
+        self.outcomes[call.key] = heard
 
     def _decide(self, scope: str, ask: _Ask, body: bytes) -> None:
         self._log.decisions.append(Decision(scope, ask.step, ask.until - ask.step, body))
@@ -189,7 +189,7 @@ class SimCalls(RankExtension):
         return self.rank.job.graph.services[role][method]
 
     def begin(self, line: Line, method: str, h: int, session: str = "", *, abandoned: bool = False) -> bytes:
-        """Make a call, and return its key. Its outcome comes to `heard`. Its task is cancelled if it is `abandoned`."""
+        """Make a call, and return its key in `outcomes`. `abandoned`: its task is cancelled after a while."""
         op, step, at = line.op, line.step, line.next()
         (role,) = op.calls
         spec, place = self._spec(role, method), (op.id, step, at)
@@ -215,7 +215,7 @@ class SimCalls(RankExtension):
         key = key_of(op.id, step, at, role, "", b"", ())
         name = self._history.session(key)
         if name is None:
-            self.wait(lambda: bool(self._calling.up(role)))
+            self.until(lambda: bool(self._calling.up(role)))
             n = self.world.rng.choice(self._calling.up(role))
             name = Session(role, n, self._calling.life(RankRef(role, n))).named(f"{self.rank.key}-{step}{at}")
             hold = hold_of_call(op, self.rank.job.activity, self.rank.job.unrepeated)
@@ -249,16 +249,16 @@ class SimCalls(RankExtension):
         for number, (_, h) in enumerate(asked_by(op, step, self.rank.key[1])):
             keys.append(self.begin(line, "do", h))
             if number % 2:
-                self.wait(lambda: not self._calling.open)
-        self.wait(lambda: not self._calling.open)
-        return Value(hash(tuple(self.heard.pop(key).word for key in keys)))
+                self.until(lambda: not self._calling.open)
+        self.until(lambda: not self._calling.open)
+        return Value(hash(tuple(self.outcomes.pop(key).word for key in keys)))
 
     def talk(self, op: OpCall, step: int, path: str) -> None:
         """Hold the conversations of an operator or item, if it has any."""
         if any("turn" in self.rank.job.graph.services[role] for role in op.calls):
             hold_conversations(self, op, step, path)
 
-    def wait(self, condition: Callable[[], bool]) -> None:
+    def until(self, condition: Callable[[], bool]) -> None:
         """Wait until `condition` holds, and handle what comes."""
         call = next(iter(self._calling.open.values()), None)
         self.rank.waits.until(condition, CALLING, position_of(0, call.rank if call is not None else -1))

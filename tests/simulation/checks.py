@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -197,11 +197,11 @@ class Checks:
             case "recovery_launched":
                 for rank in data["ranks"]:
                     self._launched(rank)
-                    key = rank["role"], rank["rank"]
+                    key = RankRef(rank["role"], rank["rank"])
                     if world.scenario.family == "drain calm" and rank["resume"] != self._begun[key]:
                         world.fail("a drain loses no step", f"{key} has begun {self._begun[key]}: {rank}")
             case "rank_up":
-                self._known_up[data["role"], data["rank"]] = data["generation"]
+                self._known_up[RankRef(data["role"], data["rank"])] = data["generation"]
             case "node_checked":
                 self.fit |= {data["node"]} if not data.get("unfit") else set()
             case "nodes_banned":
@@ -276,7 +276,7 @@ class Checks:
         self._given |= {role: amounts["memory_gb"] for role, amounts in state.resources.items()}
         if wrong := {role: amount for role, amount in self._given.items() if amount > MOST_MEMORY}:
             world.fail("a role's memory stays within its limit", f"{wrong}")
-        used: Counter[str] = Counter()
+        used: dict[str, float] = defaultdict(float)
         for (role, _), record in state.ranks.items():
             used[state.agents[record.agent].place.node] += self._given.get(role, 1.0)
         if full := {node: amount for node, amount in used.items() if amount > world.scenario.memory}:
@@ -367,7 +367,7 @@ class Checks:
     def complete(self, step: int, parts: tuple[m.Persisted, ...]) -> None:
         """The master has a checkpoint completed."""
         for part in parts:
-            key = part.role, part.rank
+            key = part.ref
             if part.timeline != self.timeline:
                 self.world.fail("a checkpoint has one history", f"{key} at {step} is of timeline {part.timeline}")
             for generation, resume in self._restarts.get(key, ()):
@@ -395,7 +395,7 @@ class Checks:
                 self.world.fail("the journal agrees with the processes", f"{name}: {told}, the journal tells {read}")
 
     def _launched(self, rank: dict[str, Any]) -> None:
-        key = rank["role"], rank["rank"]
+        key = RankRef(rank["role"], rank["rank"])
         self._restarts.setdefault(key, []).append((rank["generation"], rank["resume"]))
         if rank["resume"] < self.committed:
             self.world.fail(

@@ -91,7 +91,7 @@ class Talks:
     def __init__(self, calls: SimCalls, op: OpCall, step: int, path: str, rows: Sequence[Value] = ()) -> None:
         """`rows`: the rows of the item, if it begins before its step."""
         self.rows = list(rows)
-        self._heard = calls.heard
+        self._heard = calls.outcomes
         self._talks = {n: _talk(calls, Line(op, step, f"{path}.{n}")) for n in range(AT_ONCE)}
         self.waits = {n: key for n, talk in self._talks.items() if (key := next(talk, None)) is not None}
         """The keys of the calls for which conversations wait."""
@@ -121,7 +121,7 @@ def hold_conversations(calls: SimCalls, op: OpCall, step: int, path: str = "") -
     present = calls.early.pop((op.id, step, path), None) or Talks(calls, op, step, path)
     while present.waits:
         talks = [present, *calls.early.values()]
-        calls.wait(partial(_any_ready, talks))
+        calls.until(partial(_any_ready, talks))
         which, number = calls.world.rng.choice([one for each in talks for one in each.ready])
         which.go_on(number)
     calls.drop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.simulation.memory import Decision, Entry
@@ -33,10 +34,10 @@ LOOK_S = 0.02
 
 
 class Chunk(NamedTuple):
-    """Chunk number `index` of what an operator makes."""
+    """Chunk number `number` of what an operator makes."""
 
     whole: Value
-    index: int
+    number: int
 
 
 class Streamed(NamedTuple):
@@ -252,9 +253,12 @@ class SimWaits(Waits):
             come = come or bool(ready())  # which may choose, so it is not asked after that
             return come
 
+        def news(told: int) -> bool:
+            return has_come() or rank.taking > told
+
         while not come:
             rank.settle()
-            rank.until(lambda told=rank.taking: has_come() or rank.taking > told)
+            rank.until(partial(news, rank.taking))
         self.leave(stay)
         return True
 
@@ -357,7 +361,7 @@ class SimValues:
         if not isinstance(value, Chunk):
             return SimItem(part_of(value, selection) if isinstance(value, Value) else value)
         if isinstance(selection, Whole):
-            return SimItem(chunks_of(value.whole)[value.index])
+            return SimItem(chunks_of(value.whole)[value.number])
         return SimItem(part_of(value.whole, selection))
 
     def join(self, chunks: Sequence[Chunk]) -> Value:

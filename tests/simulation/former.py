@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.simulation.effects import SimItem
-from tests.simulation.memory import Entry
+from tests.simulation.memory import Decision, Entry
 from tests.simulation.model import Value, gather, part_of, value_of
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.graph.routes import Collate, Combine
 from rolemesh_checkpoint.log_kinds import RecordKind
 from rolemesh_durable.protocol.rank.origin_values import Assembly, StoredValues
@@ -55,7 +56,9 @@ class SimFormerLog:
     def ours(self) -> Iterator[SimRecord]:
         """The decisions of its calls."""
         decided = self._memory.decisions.get(self._key, {}).values()
-        for each in (*decided, *(entry for entry in self._memory.logs[self._key] if entry.scope)):
+        of_log = (entry for entry in self._memory.logs[self._key] if entry.scope)
+        found: list[Decision | Entry] = [*decided, *of_log]
+        for each in found:
             yield SimRecord(RecordKind.DECISION, each.step, scope=each.scope, body=each.body)
 
     def records(self) -> Iterator[SimRecord]:
@@ -128,7 +131,7 @@ def origin_of(rank: SimRank, step: int) -> StoredValues:
     there = rank.world.disk.complete[step]
 
     def records(role: str, number: int) -> list[SimInFlight]:
-        return [SimInFlight(entry) for entry in there[role, number][1]]
+        return [SimInFlight(entry) for entry in there[RankRef(role, number)][1]]
 
     role, number = rank.key
     assembly = Assembly(_gathered, part_of, lambda parts, how: gather([[part] for part in parts]))

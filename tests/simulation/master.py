@@ -26,8 +26,6 @@ from rolemesh_durable.scalers import Wanted
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-    from rolemesh.api.rank_ref import RankRef
-
 __all__ = ["Journal", "SimMaster", "Stale"]
 
 TICK_S = 0.2
@@ -181,7 +179,9 @@ class SimMaster:
         if {"replanned", "layout_changed"} & set(kinds):
             self.lines.moved(self.machine.state.homes)
         if dies:
-            others = [effect for effect in effects if not isinstance(effect, me.JournalEntry | me.Committed)]
+            others: list[me.Effect] = [
+                effect for effect in effects if not isinstance(effect, me.JournalEntry | me.Committed)
+            ]
             effects = others[: len(others) // 2] if dies == "within" else []
             self.world.note(f"master {self.epoch}", f"is killed {dies} the effects of {kinds}")
         for effect in effects:
@@ -272,7 +272,7 @@ class SimMaster:
         """An event that this turn leads to."""
         self.world.at(0.0, self.handle, event)
 
-    def _complete(self, step: int, attempts: dict[tuple[str, int], str], origins: int) -> None:
+    def _complete(self, step: int, attempts: dict[RankRef, str], origins: int) -> None:
         if self.alive and self.epoch == self.journal.epoch:
             if self._origins > origins:
                 self.handle(me.CheckpointCommitted(-1))  # of before the job went back to the disk
@@ -298,14 +298,16 @@ class SimMaster:
         nodes = [n for n in world.scenario.nodes_now(world.now) if n not in world.dead_nodes and n not in wanted.away]
         agents = {a.place.node: name for name, a in state.agents.items() if not a.node_lost}
         homes = {key: state.agents[record.agent].place.node for key, record in state.ranks.items()}
-        found = {(role, rank): homes.get((role, rank), "") for role, n in wanted.sizes.items() for rank in range(n)}
+        there = (RankRef(role, rank) for role, n in wanted.sizes.items() for rank in range(n))
+        found = {ref: homes.get(ref, "") for ref in there}
         if not wanted.others_stay:
             found |= {key: home for key, home in homes.items() if key[0] not in wanted.sizes and home not in nodes}
         others = {key: home for key, home in homes.items() if key not in found and key[0] not in wanted.sizes}
         if not nodes or (world.scenario.family == "shrink" and not self._seated(nodes, others, found)):
             self.handle(me.PlacesFound(wanted, "there is no room", gone=self._gone()))
             return
-        moves, places = [], {}
+        moves: list[Move] = []
+        places: dict[str, AgentPlace] = {}
         for (role, rank), home in found.items():
             node = home if home in nodes else world.rng.choice(nodes)
             if node not in agents:

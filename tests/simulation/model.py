@@ -260,8 +260,7 @@ class Mind:
                 self.loaded[op.id] = hash((op.id, hashes))  # not of the snapshot
                 return Value(0)
             case _:
-                hashes += tuple(sorted(self.loaded.items()))
-                mixed = hash((state.h, op.id, step, hashes, group))
+                mixed = hash((state.h, op.id, step, (*hashes, *sorted(self.loaded.items())), group))
                 self.state = State(mixed, state.cursor, state.seen + shards)
                 return Value(hash((mixed, self.rank)))
 
@@ -295,7 +294,7 @@ class Reference:
             if key not in minds:
                 mind = minds[key] = Mind(self._job, key)
                 if mind.kind == "collective" and states:
-                    mind.state = cut([states[key[0], n] for n in range(self._shape.sizes[key[0]])], key[1])
+                    mind.state = cut([states[RankRef(key[0], n)] for n in range(self._shape.sizes[key[0]])], key[1])
         new = [minds[key] for key in shape.keys if minds[key] is not self._minds.get(key)]
         self._before, self._shape, self._minds = (self._shape, step), shape, minds
         for mind in new:
@@ -324,7 +323,7 @@ class Reference:
         for op in job.graph.ops:
             if not job.activity.active(op.id, step):
                 continue
-            ranks = [minds[op.role, n] for n in range(self._shape.sizes[op.role])]
+            ranks = [minds[RankRef(op.role, n)] for n in range(self._shape.sizes[op.role])]
             inputs = [
                 [self._taken(edge, mind.rank, step) for edge in job.inputs[op.id]] + answers_of(op, step, mind.rank)
                 for mind in ranks

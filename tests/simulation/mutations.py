@@ -73,6 +73,7 @@ from rolemesh_durable.protocol.master.coordinator import Coordinator
 from rolemesh_durable.protocol.master.hooks import Hooks
 from rolemesh_durable.protocol.master.machine import MasterMachine
 from rolemesh_durable.protocol.master.progress import Progress
+from rolemesh_durable.protocol.master.resume import resume_points
 from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.master.stop_points import StopPoints
 from rolemesh_durable.protocol.master.transitions import Move
@@ -84,6 +85,7 @@ from rolemesh_durable.protocol.metrics.merge import LineAssembler, MetricsMerger
 from rolemesh_durable.protocol.rank import ports, restoring, version_port
 from rolemesh_durable.protocol.rank.agreement import Agreement
 from rolemesh_durable.protocol.rank.barrier import TAKE, WANT, Barrier
+from rolemesh_durable.protocol.rank.begun_lines import begun_line
 from rolemesh_durable.protocol.rank.layout_changes import LayoutChanges
 from rolemesh_durable.protocol.rank.machine import Call, RankMachine
 from rolemesh_durable.protocol.rank.master_mail import MasterMail
@@ -446,8 +448,9 @@ def _forgets_slices(original: Any) -> Any:
 def _launch_is_not_journalled(original: Any) -> Any:
     def tell(self: Any, happened: Any) -> None:
         if not isinstance(happened, transitions.RecoveryLaunched):
-            return original(self, happened)
-        return apply.apply(self.state, happened)
+            original(self, happened)
+        else:
+            apply.apply(self.state, happened)
 
     return tell
 
@@ -719,7 +722,7 @@ def _last_step_is_forgotten(original: Any) -> Any:
 
 
 def _decides_by_itself(original: Any) -> Any:
-    def newest(self: Any) -> int | None:
+    def newest(self: Any) -> Any:
         state = self._context.state
         if state.finishing and not state.stop.active and not state.busy:
             return max(self._progress.granted, state.committed, 0)
@@ -1053,7 +1056,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                  method(ShrinkLevel, "recover", _below_the_least)(),
                  patch.object(coordinator, "refusal", lambda *asked, **job: ""))),
     Mutation("failures of one failed plan share the lowest level", "the job ends as its faults allow",
-             "shrink", lambda: patch.object(coordinator, "escalated", _to_one_level(coordinator.escalated))),
+             "shrink", lambda: patch.object(coordinator, "escalated", _to_one_level(ladder.escalated))),
     Mutation("a plan fails before the loss that causes it is journalled", "the job ends as its faults allow", "shrink",
              method(CarryingOut, "_unheard", lambda original: lambda self, recovery, gone: False)),
     Mutation("a resize goes on from a layout that a recovery has changed", "no deadlock", "shrink",
@@ -1129,10 +1132,10 @@ MUTATIONS: tuple[Mutation, ...] = (
                           method(CarryingOut, "_gone", _does_not_wait_for_the_dead)())),
     Mutation("a rank restores its oldest snapshot", "no rank restores a step before the commit",
              "storm", lambda: patch.object(
-                 carrying_out, "resume_points", _old_snapshots_do(carrying_out.resume_points))),
+                 carrying_out, "resume_points", _old_snapshots_do(resume_points))),
     Mutation("a rank restores a snapshot that does not exist", "ranks restore a snapshot that exists", "process",
              lambda: patch.object(
-                 carrying_out, "resume_points", _restores_what_is_not_there(carrying_out.resume_points))),
+                 carrying_out, "resume_points", _restores_what_is_not_there(resume_points))),
     Mutation("the job ignores the checkpoints on disk", "the job rolls back to a whole checkpoint", "all",
              method(Coordinator, "answered", _goes_back_too_far)),
     Mutation("a recovering master forgets the commits", "steps are committed once", "master",
@@ -1301,7 +1304,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a line does not wait for the next incarnation of a dead agent", "no report is lost", "passing",
              lambda: patch.object(JobState, "settled", property(lambda self: not self.busy))),
     Mutation("a line that ranks had begun is lost if their role has another size now", "no report is lost", "shrink",
-             lambda: patch.object(lines, "begun_line", _of_the_same_size(lines.begun_line))),
+             lambda: patch.object(lines, "begun_line", _of_the_same_size(begun_line))),
     Mutation("a line has steps of two layouts", "a line of metrics has one layout", "shrink",
              lambda: patch.object(relayout, "with_end", lambda cuts, step, restored: cuts)),
     Mutation("metrics of a repeated step stay", "a line of metrics is of one life", "back",

@@ -20,6 +20,7 @@ from tests.simulation.sharing import SimRows, make_item
 from tests.simulation.snapshots import SimPace, SimSnapshotStore
 
 from rolemesh.api.failures import Cause, Failure
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.graph.logical import OpCall
 from rolemesh_dataplane.transports import TransportError
 from rolemesh_durable.extensions.sharing.rank import RankSharing
@@ -60,21 +61,25 @@ class UserError(Exception):
     """The workload has raised."""
 
 
-def _field(at: int) -> Any:
+class _Field:
     """A field of the status page, as an attribute."""
 
-    def set_(self: SimRank, value: int) -> None:
-        self.page.fields[at] = value
+    def __init__(self, at: int) -> None:
+        self._at = at
 
-    return property(lambda self: self.page.fields[at], set_)
+    def __get__(self, rank: SimRank, kind: type[SimRank]) -> int:
+        return rank.page.fields[self._at]
+
+    def __set__(self, rank: SimRank, value: int) -> None:
+        rank.page.fields[self._at] = value
 
 
 class SimRank:
     """The process of one generation of a rank. Its main thread is a greenlet: it gives way with the seconds that
     something takes, or with what it waits for."""
 
-    finished, step, op = _field(FINISHED), _field(STEP), _field(OP)
-    phase, edge, snapshot = _field(PHASE), _field(EDGE), _field(SNAPSHOT)
+    finished, step, op = _Field(FINISHED), _Field(STEP), _Field(OP)
+    phase, edge, snapshot = _Field(PHASE), _Field(EDGE), _Field(SNAPSHOT)
 
     def __init__(self, agent: SimAgent, launch: m.RankLaunch) -> None:
         self.agent, self.world, self.launch = agent, agent.world, launch
@@ -501,7 +506,7 @@ class SimRank:
         barrier = self.barrier if size > 1 else None
         lockstep = launch.collective and self.mind.kind != "apart"
         if barrier is not None:
-            mates = [(role, n) for n in range(size) if n != launch.rank and launch.local_world_size == size]
+            mates = [RankRef(role, n) for n in range(size) if n != launch.rank and launch.local_world_size == size]
             group = GroupSnapshots(role, self.control, [partial(self._snapshot_of, mate) for mate in mates])
         omission = omission_of(ports.job, role, barrier, lockstep=lockstep, may_postpone=True)
         self.together = omission.barrier is not None
@@ -517,12 +522,12 @@ class SimRank:
             slack=self.keeps,
         )
 
-    def _snapshot_of(self, mate: tuple[str, int]) -> int:
+    def _snapshot_of(self, mate: RankRef) -> int:
         """The newest snapshot of a mate that began with this rank, as its page says."""
         known = self.agent.ranks.get(mate)
         return known.snapshot if known is not None and known.generation == self.generation else -1
 
-    def _crossing(self, there: Mapping[tuple[str, int], Part]) -> Iterator[Entry]:
+    def _crossing(self, there: Mapping[RankRef, Part]) -> Iterator[Entry]:
         """The records of the rank's part of a checkpoint. Ranks of another layout may not have one."""
         part = there.get(self.key)
         if part is not None:
@@ -534,7 +539,7 @@ class SimRank:
         size = sizes_of(there)[role]
         if size == self.shape.sizes[role]:
             return there[self.key][0]
-        states = [there[role, n][0] for n in range(size)]
+        states = [there[RankRef(role, n)][0] for n in range(size)]
         return cut([s for s in states if s is not None], rank) if all(states) else None
 
     def _fault(self) -> None:

@@ -63,12 +63,12 @@ def _play(scenario: Scenario) -> World:
                 world.fail("no deadlock", f"the job has not ended after {world.now:.1f} s and {world.events} events")
         world.checks.ended()
     except Violation as violation:
-        violation.world = world  # type: ignore[attr-defined]
+        violation.world = world
         raise
     except Exception as error:
-        violation = Violation(f"no exception: {traceback.format_exc()}")
-        violation.world = world  # type: ignore[attr-defined]
-        raise violation from error
+        broken = Violation(f"no exception: {traceback.format_exc()}")
+        broken.world = world
+        raise broken from error
     return world
 
 
@@ -84,7 +84,7 @@ def run(scenario: Scenario) -> tuple[World, str]:
     try:
         return play(scenario), ""
     except Violation as violation:
-        return violation.world, str(violation)  # type: ignore[attr-defined]
+        return violation.world, str(violation)
 
 
 def run_seed(seed: int | Schedule, *, family: str = "", traced: bool = False) -> Result:

@@ -473,7 +473,7 @@ class Scenario:
 
     def _ladder(self) -> tuple[LadderLevel, ...]:
         few, usual = self.family == "endless", self.family in ("passing", "memory")
-        levels = [
+        levels: list[tuple[str, Any]] = [
             ("process", ProcessLevel(ProcessLevel.Options(max_attempts=3 if few else 5 if usual else 30))),
             ("node", NodeLevel(NodeLevel.Options(max_attempts=2 if few else 5 if usual else 30, node_wait_s=40.0))),
             ("job", JobLevel(JobLevel.Options(max_attempts=2 if few else 5 if usual else 30))),

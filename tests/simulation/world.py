@@ -25,7 +25,9 @@ __all__ = ["Group", "Violation", "World"]
 
 
 class Violation(AssertionError):
-    """An invariant does not hold."""
+    """An invariant does not hold in `world`."""
+
+    world: World
 
 
 class Group:

@@ -11,7 +11,7 @@ import importlib.machinery
 import sys
 from collections.abc import Sequence
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 __all__ = ["BLOCKS", "Block", "features", "install", "reset"]
 
@@ -75,8 +75,9 @@ class _Loader(importlib.machinery.SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
         """Compile the module, which is never cached."""
         path = self.get_filename(fullname)
-        tree = _Counting(fullname).visit(ast.parse(self.get_data(path)))
-        return compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)
+        tree = cast("ast.Module", _Counting(fullname).visit(ast.parse(self.get_data(path))))
+        code: CodeType = compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)
+        return code
 
     def exec_module(self, module: Any) -> None:
         """Execute it."""

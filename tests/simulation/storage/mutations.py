@@ -5,6 +5,7 @@ Most are what the code once did.
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,7 @@ def _one_a_turn(original: Any) -> Any:
 def _no_sync(original: Any) -> Any:
     def sync(self: Any, synced: Any) -> None:
         while self._open:
-            copy_attempt.os.close(self._open.pop())
+            os.close(self._open.pop())
         original(self, synced)
 
     return sync

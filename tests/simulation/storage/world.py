@@ -12,6 +12,7 @@ import random
 import shutil
 import tempfile
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -157,8 +158,10 @@ class Storage:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for each in (*self.ranks, *self.agents.values()):
-            each.died()
+        for rank in self.ranks:
+            rank.died()
+        for agent in self.agents.values():
+            agent.died()
         self._mounted.close()
         shutil.rmtree(self.root, ignore_errors=True)
 
@@ -183,7 +186,7 @@ class Storage:
     def step(self, *, faults: bool) -> None:
         """Somebody acts."""
         self.now += self.rng.random() * 0.3
-        acts = [
+        acts: list[tuple[float, Callable[[], None]]] = [
             (self.quick, self._rank_step),
             (10, self._sample),
             (6, self._work),

@@ -13,6 +13,7 @@ import random
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -179,7 +180,12 @@ class Masters:
     def step(self, *, faults: bool) -> None:
         """Somebody acts."""
         self.now += self.rng.random() * 0.3
-        acts = [(10, self._agent_step), (10, self._deliver), (30, self._act), (3, self._start)]
+        acts: list[tuple[float, Callable[[], None]]] = [
+            (10, self._agent_step),
+            (10, self._deliver),
+            (30, self._act),
+            (3, self._start),
+        ]
         if faults:
             acts += [(2, self._weather), (1, self._step_clock), (0.5, self._stall), (0.7, self._freeze)]
             acts += [(0.4, self._kill), (0.3, self._cut_power)]
