@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import pytest
 
 from rolemesh import RankContext
-from rolemesh_sources import Offset, Records, Source, SourceError
+from rolemesh_sources import Offset, Reader, Records, Source, SourceError
 from rolemesh_sources import workload as reading
+from rolemesh_sources.brokers import BrokerAway, BrokerClient, BrokerOptions, BrokerSource, Fetched, Look
 from rolemesh_sources.workload import SourceOptions, SourceWorkload
 
 
@@ -112,3 +114,86 @@ def test_a_step_that_waits_long_says_how_many_records_it_has(
     assert [record.message for record in caplog.records] == [
         "source slow: step 0 has 0 of 5 records and waits for more"
     ]
+
+
+class Lists(BrokerClient):
+    """A broker whose streams are lists of numbers. An offset is a place in the list."""
+
+    where = "lists"
+
+    def __init__(self, streams: dict[str, list[int]], away: int) -> None:
+        self.streams, self.away = streams, away
+
+    def look(self) -> Look:
+        self.away -= 1
+        if self.away >= 0:
+            raise BrokerAway("not yet")
+        return Look({name: len(each) or None for name, each in self.streams.items()})
+
+    def fetch(self, asked: Mapping[str, Offset], wait_s: float) -> Mapping[str, Sequence[Fetched]]:
+        found = {}
+        for name, offset in asked.items():
+            first = offset or 0
+            rows = [Fetched(at + 1, {"n": n}) for at, n in enumerate(self.streams[name][first:], first)]
+            found[name] = [Fetched(0, None)] if offset is None and rows else rows
+        return found
+
+    def find(self, partition: str, start: Any) -> Offset:
+        return len(self.streams[partition]) or None
+
+    def behind(self, newest: Offset, offset: Offset) -> float:
+        return float(newest - (offset or 0))
+
+    def acknowledge(self, position: Mapping[str, Offset]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class ListsSource(BrokerSource):
+    """Reads `Lists`."""
+
+    def __init__(self, options: BrokerOptions, streams: dict[str, list[int]], away: int = 0) -> None:
+        super().__init__(options)
+        self.made = Lists(streams, away)
+
+    def client(self, reader: Reader) -> BrokerClient:
+        return self.made
+
+
+class KilledError(Exception):
+    """The end of a rank."""
+
+
+@pytest.mark.parametrize(
+    ("before", "start", "away"),
+    [
+        ({"s": [90, 91]}, "newest", 0),
+        ({"s": [90, 91]}, "newest", 2),
+        ({"s": [90, 91]}, "2100-01-01T00:00:00Z", 0),
+        ({"s": []}, "newest", 0),
+        ({}, "newest", 0),
+        ({"s": [], "t": [90]}, "newest", 0),
+    ],
+)
+def test_a_rank_that_is_killed_before_its_first_record_begins_where_it_began(
+    before: dict[str, list[int]], start: str, away: int
+) -> None:
+    options = BrokerOptions.model_validate({"streams": ["s", "t"], "start": start})
+    first = workload(ListsSource(options, before, away))
+    notes = first._ctx.notes
+
+    def kill_when_noted(done: int, total: int) -> bool:
+        if "read" in notes:
+            raise KilledError
+        return False
+
+    first._ctx.port.on_progress = kill_when_noted
+    with pytest.raises(KilledError):
+        asyncio.run(first.next())
+    first.teardown()
+    later = {name: [*before.get(name, []), 1, 2] for name in {**before, "s": []}}
+    second = workload(ListsSource(options, later), wait_s=0.3)
+    second._ctx.notes.update(json.loads(json.dumps(dict(notes))))
+    found = asyncio.run(second.next())
+    second.teardown()
+    assert sorted(found["n"]) == sorted([1, 2] * len(later))

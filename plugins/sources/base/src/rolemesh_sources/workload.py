@@ -90,13 +90,12 @@ class SourceWorkload(Workload):
     async def next(self) -> Batch:
         """Return the next records, one column per field. Behind the source's end the batch has no rows."""
         ctx = self._ctx
-        if noted := ctx.notes.get(NOTE):
-            taken, ended = noted
-            if not self._begun:
-                self._source.resume(self._position)
-            rows = await self._again(taken)
-        else:
-            taken, rows = [], []
+        noted = ctx.notes.get(NOTE)
+        if noted and not self._begun:
+            self._source.resume(self._position)
+        taken, ended = noted or ([], None)
+        rows = await self._again(taken)
+        if ended is None:
             ended = await self._collect(taken, rows)
             ctx.notes[NOTE] = (taken, ended)
         self._begun = True
@@ -116,9 +115,12 @@ class SourceWorkload(Workload):
         return self._batch(rows)
 
     async def _collect(self, taken: list[Any], rows: list[Mapping[str, Any]]) -> bool:
-        """Add new records to `rows`, and (partition, count, offset behind them) to `taken`. True: they are the last."""
+        """Add new records to `rows`, and (partition, count, offset behind them) to `taken`. True: they are the last.
+
+        Note where the job begins before the first record is there: a rank that starts again must not begin later.
+        """
         source, most, wait_s = self._source, self.options.rows, self.options.wait_s
-        position, pause_s = dict(self._position), LOOK_S[0]
+        position, pause_s = _moved(self._position, taken), LOOK_S[0]
         began = time.monotonic()
         since = began if self._ctx.world_size > 1 else None
         while True:
@@ -132,6 +134,8 @@ class SourceWorkload(Workload):
                     rows += got.rows
                 if len(rows) >= most:
                     return source.ended(position)
+            if not self._begun and NOTE not in self._ctx.notes and (taken or not source.waiting()):
+                self._ctx.notes[NOTE] = (taken, None)
             now = time.monotonic()
             since = now if since is None and rows else since
             if len(taken) > before:
