@@ -72,17 +72,17 @@ def _talk(calls: SimCalls, line: Line) -> Talk:
     """
     said: list[int] = []
     for _ in range(1 + hash((line.op.id, line.step)) % TURNS):
-        heard = yield calls.begin(line, "turn", hash(tuple(said)))
+        heard = yield calls.calling.begin(line, "turn", hash(tuple(said)))
         said.append(heard.word)
-        yield calls.begin(line, "send", heard.word)
-    session, acted = calls.session(line), 0
+        yield calls.calling.begin(line, "send", heard.word)
+    session, acted = calls.calling.session(line), 0
     while acted < len(said):
-        heard = yield calls.begin(line, "act", hash((acted, said[acted])), session)
+        heard = yield calls.calling.begin(line, "act", hash((acted, said[acted])), session)
         acted += 1
         if heard.kind == LOST:
-            session, acted = calls.session(line), 0
-    calls.begin(line, "send", hash(tuple(said)), abandoned=True)
-    yield calls.begin(line, "turn", hash(tuple(said)))
+            session, acted = calls.calling.session(line), 0
+    calls.calling.begin(line, "send", hash(tuple(said)), abandoned=True)
+    yield calls.calling.begin(line, "turn", hash(tuple(said)))
 
 
 class Talks:
@@ -91,7 +91,7 @@ class Talks:
     def __init__(self, calls: SimCalls, op: OpCall, step: int, path: str, rows: Sequence[Value] = ()) -> None:
         """`rows`: the rows of the item, if it begins before its step."""
         self.rows = list(rows)
-        self._heard = calls.outcomes
+        self._heard = calls.calling.outcomes
         self._talks = {n: _talk(calls, Line(op, step, f"{path}.{n}")) for n in range(AT_ONCE)}
         self.waits = {n: key for n, talk in self._talks.items() if (key := next(talk, None)) is not None}
         """The keys of the calls for which conversations wait."""

@@ -81,7 +81,7 @@ class SimSnapshotStore:
         rank.op = -1
         for hook in rank.before_snapshot:
             hook()
-        rank.heard = rank.heard if rank.calls.behind(step) else step
+        rank.heard = rank.heard if rank.calls.serving.behind(step) else step
         rank.world.checks.owns(rank)
         memory.make_room(rank.key)
         with rank.waits.during(SAVING):

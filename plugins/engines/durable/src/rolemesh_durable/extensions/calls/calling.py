@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from time import monotonic_ns
 from typing import Any, Final
 
@@ -15,22 +15,12 @@ from rolemesh.api.service import ServiceSpec
 from rolemesh.errors import RolemeshError, nearest
 from rolemesh_checkpoint.send_log import SendLog
 from rolemesh_dataplane.codec import Buffer, encode
-from rolemesh_durable.extensions.calls.frames import (
-    GIVE_UP,
-    LATE,
-    LOST,
-    UNCERTAIN,
-    Answer,
-    Request,
-    frame_of,
-    kept_answer,
-    key_of,
-)
-from rolemesh_durable.extensions.calls.history import ASKED, BEGUN, ENDED, CallHistory, Session, asked
+from rolemesh_durable.extensions.calls.ends import CallerEnd
+from rolemesh_durable.extensions.calls.frames import GIVE_UP, LATE, LOST, Answer, Request, frame_of, kept_answer, key_of
+from rolemesh_durable.extensions.calls.history import BEGUN, ENDED, CallHistory, Session
 from rolemesh_durable.extensions.calls.phases import CALLING, position_of
-from rolemesh_durable.extensions.calls.states import CallerState, OpenCall, edges_of_calls, hold_of_call
+from rolemesh_durable.extensions.calls.states import OpenCall, edges_of_calls, hold_of_call
 from rolemesh_durable.extensions.calls.waiting import Waiting
-from rolemesh_durable.protocol.messages import Watermarks
 from rolemesh_durable.protocol.rank import page as status
 from rolemesh_durable.protocol.rank.phases import Stay
 from rolemesh_durable.rank.call_sequence import CallSequence
@@ -46,7 +36,7 @@ LATE_ANSWERS: Final = 10_000
 """Maximum number of calls that a rank has given up and whose late answers it still expects. It forgets the oldest."""
 
 
-class Calling:
+class Calling(CallerEnd[Waiting]):
     """The calls of one rank. Its operators see it as `rolemesh.api.service.Caller`."""
 
     def __init__(self, rank: Rank, send: Send) -> None:
@@ -54,23 +44,18 @@ class Calling:
         graph, role = rank.job.graph, rank.ctx.role
         self._graph, self._ctx = graph, rank.ctx
         self._edges = {pair.callee: pair for pair in edges_of_calls(graph) if pair.caller == role}
+        super().__init__({role: rank.job.world_sizes[role] for role in self._edges})
         self._holds = {op.id: hold_of_call(op, rank.job.activity, rank.job.unrepeated) for op in graph.of_role(role)}
         """The steps for which each operator call may ask again: see `states.hold_of_call`."""
-        self._sizes = dict(rank.job.world_sizes)
         self._mail, self._fields, self._waits = rank.ports.mail, rank.ports.fields, rank.ports.waits
-        self._tasks, self._log, self._send = rank.tasks, rank.log, send
-        self._state: CallerState[Waiting] = CallerState({role: self._sizes[role] for role in self._edges})
-        self._given_up: dict[bytes, str] = {}
+        self._tasks, self._log, self._channel = rank.tasks, rank.log, send
+        self._abandoned: dict[bytes, str] = {}
         """The services of calls that the rank has given up, by key. A late answer still has the service's reports."""
-        self._met = {RankRef(role, rank): -1 for role in self._edges for rank in range(self._sizes[role])}
-        """The newest life of each rank that may be called."""
-        self._finished = -1
         self._line: CallSequence | None = None
         """The line whose answers the status page counts."""
         self._blocked: Stay | None = None
         """The present wait of all coroutines for answers."""
         self._untold = False
-        self._history = CallHistory()
         self._pairs = {callee: pair for pair, (caller, callee) in enumerate(graph.callers) if caller == role}
         rank.tasks.loop.on_block(self._blocks)
         port_of(rank.ctx).caller = self
@@ -83,8 +68,7 @@ class Calling:
 
     def finished(self, step: int) -> None:
         """Note that all operators of `step` are done."""
-        self._finished = step
-        self._history.finished(step)
+        super().finished(step)
         if not self._untold:
             self._untold = True
             self._mail.put_off(self)
@@ -92,44 +76,42 @@ class Calling:
     def flush(self) -> None:
         """Tell the callees this rank's finished step."""
         self._untold = False
-        for role, rank in self._met:
-            self._tell(role, rank)
+        super().flush()
 
-    def rewire(self) -> None:
-        """Handle new lives of called ranks."""
-        for rank, met in self._met.items():
-            life = self._mail.generation(*rank)
-            if life > met:
-                self._met[rank] = life
-                self._lost(self._state.lives(rank, life))
-                self._tell(*rank)
-        self._leave()
+    # ---------------------------------------------------------------------------------- what `CallerEnd` decides
 
-    def resized(self, sizes: Mapping[str, int]) -> None:
-        """Handle roles that have other ranks now, whose addresses follow. Their sessions are lost."""
-        self._sizes |= sizes
-        for role in [role for role in self._edges if role in sizes]:
-            self._lost(self._state.resized(role, sizes[role]))
-            self._met = {rank: life for rank, life in self._met.items() if rank[0] != role}
-            self._met |= {RankRef(role, rank): -1 for rank in range(sizes[role])}
+    def _life(self, rank: RankRef) -> int:
+        return self._mail.generation(*rank)
 
-    def advanced(self, advance: Watermarks) -> None:
-        """Handle the ranks that have ended, and the committed step, from the master."""
-        for role, rank, life in advance.away:
-            if (role, rank) in self._met:
-                self._lost(self._state.died(RankRef(role, rank), life))
-        if advance.away:
-            self._leave()
+    def _tell(self, rank: RankRef) -> None:
+        site = self._mail.site
+        frame = CREDITS.pack(CREDIT, self._edges[rank.role].answers, site.rank, site.generation, self._finished)
+        self._channel(*rank, frame)
 
-    def _tell(self, role: str, rank: int) -> None:
-        if self._met[RankRef(role, rank)] >= 0:
-            site = self._mail.site
-            frame = CREDITS.pack(CREDIT, self._edges[role].answers, site.rank, site.generation, self._finished)
-            self._send(role, rank, frame)
+    def _decide(self, scope: str, call: OpenCall[Waiting], body: bytes) -> None:
+        if self._log is not None:
+            self._log.decide(scope, call.item.step, call.item.hold, body)
 
-    def _lost(self, calls: Iterable[OpenCall[Waiting]]) -> None:
-        for call in calls:
-            call.item.answered(Answer(call.key, UNCERTAIN if call.uncertain else LOST, b""), ())
+    def _send(self, call: OpenCall[Waiting]) -> None:
+        waiting = call.item
+        frame = waiting.frame
+        if waiting.request is not None:
+            words = replace(waiting.request, life=call.sent_to)
+            frame = self._frame(words, waiting.buffers, call.role, waiting.step)
+        self._channel(call.role, call.rank, frame)
+
+    def _gives_up(self, call: OpenCall[Waiting]) -> None:
+        waiting = call.item
+        if self._waits.stopping or self._tasks.ending:
+            return
+        words = Request(call.key, GIVE_UP, waiting.step + waiting.hold, -1, b"")
+        self._channel(call.role, call.rank, self._frame(words, (), call.role, waiting.step))
+        self._abandoned[call.key] = f"{waiting.role}.{waiting.method}"
+        if len(self._abandoned) > LATE_ANSWERS:
+            del self._abandoned[next(iter(self._abandoned))]
+
+    def _has_lost(self, call: OpenCall[Waiting], kind: int) -> None:
+        call.item.answered(Answer(call.key, kind, b""), ())
 
     # ----------------------------------------------------------------------------------------- what operators do
 
@@ -146,7 +128,7 @@ class Calling:
         except TimeoutError:
             self._late(waiting, limit)
         finally:
-            self._close(waiting)
+            self._over(waiting)
         return self._value(waiting)
 
     def call_and_wait(self, role: str, method: str, args: tuple[Any, ...], session: str, timeout: float | None) -> Any:
@@ -157,7 +139,7 @@ class Calling:
         try:
             self._wait(waiting, limit)
         finally:
-            self._close(waiting)
+            self._over(waiting)
         return self._value(waiting)
 
     def session(self, role: str) -> str:
@@ -197,8 +179,7 @@ class Calling:
         if call.once and call.life < 0:
             waiting.request, waiting.buffers = words, buffers
         waiting.keeps = self._log if spec.logged else None
-        if not self._state.ask(call):
-            self._lost([call])
+        self._open(call)
         self._leave()
         return waiting, timeout if timeout is not None else spec.timeout_s
 
@@ -221,37 +202,13 @@ class Calling:
             raise self._wrong(f"{session!r} is no session with role {role!r}", f"begin one: ctx.session({role!r})")
         return found
 
-    def _leave(self) -> None:
-        for role in self._edges:
-            for call in self._state.leaving(role):
-                waiting = call.item
-                if self._log is not None:
-                    self._log.decide(ASKED, waiting.step, waiting.hold, asked(call))
-                frame = waiting.frame
-                if waiting.request is not None:
-                    words = replace(waiting.request, life=call.sent_to)
-                    frame = self._frame(words, waiting.buffers, role, waiting.step)
-                self._send(role, call.rank, frame)
-
     def _frame(self, words: Request, buffers: Sequence[Buffer], role: str, step: int) -> bytes:
         site = self._mail.site
         return frame_of(words, buffers, self._edges[role].asks, site.rank, site.generation, step)
 
-    def _close(self, waiting: Waiting) -> None:
-        """Close a call that is answered or given up. Its rank cancels a call that is given up.
-
-        The next life of a rank that stops repeats the call, so the rank gives up nothing then.
-        """
-        call = waiting.call
-        if call is None or self._state.close(call.key) is None:
-            return
-        if call.sent_to >= 0 and not (self._waits.stopping or self._tasks.ending):
-            words = Request(call.key, GIVE_UP, waiting.step + waiting.hold, -1, b"")
-            self._send(call.role, call.rank, self._frame(words, (), call.role, waiting.step))
-            self._given_up[call.key] = f"{waiting.role}.{waiting.method}"
-            if len(self._given_up) > LATE_ANSWERS:
-                del self._given_up[next(iter(self._given_up))]
-        self._leave()
+    def _over(self, waiting: Waiting) -> None:
+        if waiting.call is not None:
+            self._close(waiting.call)
 
     def _value(self, waiting: Waiting) -> Any:
         """Count what the service has reported, in the item and step of the caller, and return its result."""
@@ -302,14 +259,14 @@ class Calling:
 
     def arrived(self, source: int, generation: int, answer: Answer, buffers: Sequence[Buffer]) -> None:
         """Take an answer."""
-        call = self._state.answered(answer.key, source, generation)
-        if call is None:
-            if (label := self._given_up.pop(answer.key, "")) != "":
+        found = self._answered(answer.key, source, generation, answer.kind)
+        if found is None:
+            if (label := self._abandoned.pop(answer.key, "")) != "":
                 count_here(self._ctx, label, answer.reports)
             return
-        waiting = call.item
-        if answer.kind == LOST and call.once:
-            answer = Answer(call.key, UNCERTAIN, b"")
+        waiting = found[0].item
+        if found[1] != answer.kind:
+            answer = Answer(answer.key, found[1], b"")
         if answer.kind != LOST:
             self._keep(waiting, answer, buffers, source, generation)
         if self._tasks.line is not self._line:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic_ns
@@ -13,6 +13,7 @@ from typing import Any, Final
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.api.service import CalledBy
 from rolemesh_dataplane.codec import Buffer, decode, encode
+from rolemesh_durable.extensions.calls.ends import CalleeEnd
 from rolemesh_durable.extensions.calls.frames import (
     ANSWER,
     BREACH,
@@ -25,7 +26,7 @@ from rolemesh_durable.extensions.calls.frames import (
     frame_of,
 )
 from rolemesh_durable.extensions.calls.phases import CALLING, FOLLOWING, SERVING
-from rolemesh_durable.extensions.calls.states import CalleeState, Known, edges_of_calls
+from rolemesh_durable.extensions.calls.states import Known, edges_of_calls
 from rolemesh_durable.protocol.rank import page as status
 from rolemesh_durable.rank.channel import Send
 from rolemesh_durable.rank.services import Rank
@@ -44,7 +45,7 @@ _Asked = tuple[Request, Sequence[Buffer]]
 _Known = Known[_Asked, bytes]
 
 
-class Serving:
+class Serving(CalleeEnd[_Asked, bytes]):
     """The services of one rank."""
 
     def __init__(self, rank: Rank, send: Send) -> None:
@@ -52,20 +53,13 @@ class Serving:
         job, role = rank.job, rank.ctx.role
         ends = [pair for pair in edges_of_calls(job.graph) if pair.callee == role]
         self._ctx, self._meter, self._waits = rank.ctx, rank.meter, rank.ports.waits
-        self._mail, self._fields, self._tasks, self._send_to = rank.ports.mail, rank.ports.fields, rank.tasks, send
+        self._mail, self._fields, self._tasks, self._channel = rank.ports.mail, rank.ports.fields, rank.tasks, send
         services = job.graph.services[role]
         self._methods = {name: getattr(rank.workload, name) for name in services}
         self._async = frozenset(name for name, method in self._methods.items() if inspect.iscoroutinefunction(method))
         self._edges = {pair.caller: pair for pair in ends}
-        self._callers = [RankRef(each.caller, n) for each in ends for n in range(job.world_sizes[each.caller])]
-        self._state: CalleeState[_Asked, bytes] = CalleeState(
-            self._callers,
-            {name: spec.concurrency for name, spec in services.items()},
-            keeps=job.snapshots.enabled,
-            every=job.snapshots.every,
-            max_bytes=job.retention_bytes,
-            once=frozenset(name for name, spec in services.items() if not spec.repeatable),
-        )
+        callers = {each.caller: job.world_sizes[each.caller] for each in ends}
+        super().__init__(callers, services, self._mail.site.generation, job.snapshots, job.retention_bytes)
         self._running: dict[_Known, asyncio.Task[None]] = {}
         self._reports: dict[_Known, Served] = {}
         """The reports of the calls that run, so far."""
@@ -76,22 +70,27 @@ class Serving:
         if self._async:
             rank.tasks.loop.on_block(self._blocks, inside=False)
 
-    def rewire(self) -> None:
-        """Send waiting answers to callers that have a new address."""
-        for caller in self._callers:
-            for known in self._state.met(caller, self._mail.generation(*caller)):
-                self._send(known)
+    # ---------------------------------------------------------------------------------- what `CalleeEnd` decides
 
-    def resized(self, sizes: Mapping[str, int]) -> None:
-        """Handle roles that have other ranks now, whose addresses follow."""
-        for role in [role for role in self._edges if role in sizes]:
-            self._state.resized(role, sizes[role])
-            others = [caller for caller in self._callers if caller[0] != role]
-            self._callers = others + [RankRef(role, rank) for rank in range(sizes[role])]
+    def _life(self, rank: RankRef) -> int:
+        return self._mail.generation(*rank)
 
-    def committed(self, step: int) -> None:
-        """Note that no rank goes back to a step before this one."""
-        self._state.committed(step)
+    def _wanted(self, request: _Asked) -> int:
+        return request[0].life
+
+    def _refuse(self, known: _Known) -> None:
+        self._done(known, LOST, b"", ())
+
+    def _cancel(self, known: _Known) -> None:
+        """Cancel a call, if it is a coroutine that runs."""
+        if (task := self._running.get(known)) is not None:
+            task.cancel()
+
+    def _send(self, known: _Known) -> None:
+        assert known.answer is not None
+        self._channel(*known.caller, known.answer)
+
+    # ------------------------------------------------------------------------------------------------ running calls
 
     def follow(self, step: int, *, in_operator: bool = False) -> None:
         """Answer until all callers have finished `step`. Raises `Stopping`."""
@@ -147,7 +146,7 @@ class Serving:
     def serve(self) -> None:
         """Run the waiting calls. Raises `Stopping`."""
         try:
-            while (known := self._state.begins()) is not None:
+            while (known := self._next()) is not None:
                 if not self._since:
                     self._begins()
                 self._run(known)
@@ -160,9 +159,6 @@ class Serving:
     def _run(self, known: _Known) -> None:
         assert known.request is not None
         words, buffers = known.request
-        if words.life >= 0 and words.life != self._mail.site.generation:
-            self._done(known, LOST, b"", ())
-            return
         self._fields[status.CALLS] += 1
         served = self._reports[known] = Served()
         try:
@@ -197,11 +193,6 @@ class Serving:
             result.close()
             self._done(known, UNCERTAIN, b"", ())
 
-    def _give_up(self, known: _Known | None) -> None:
-        """Cancel a call that its caller has given up, if it is a coroutine that runs."""
-        if known is not None and (task := self._running.get(known)) is not None:
-            task.cancel()
-
     def _answer(self, known: _Known, result: Any) -> None:
         self._done(known, ANSWER, *encode(result))
 
@@ -221,25 +212,13 @@ class Serving:
             reports = ()
         words = Answer(known.key, kind, header, reports)
         frame = frame_of(words, buffers, pair.answers, site.rank, site.generation, known.step)
-        if self._state.done(known, frame, len(frame)):
-            self._send(known)
-
-    def _send(self, known: _Known) -> None:
-        assert known.answer is not None
-        self._send_to(*known.caller, known.answer)
+        self._ends(known, frame, len(frame))
 
     def asked(self, caller: RankRef, generation: int, step: int, words: Request, buffers: Sequence[Buffer]) -> None:
         """Take a call. Raises `ValueError` for one that no rank makes."""
         if words.method == GIVE_UP:
-            self._give_up(self._state.gives_up(caller, generation, words.key))
+            self._given_up(caller, generation, words.key)
             return
         if not self._state.knows(caller, words.method) or words.until < step:
             raise ValueError(f"a call of {words.method!r} by {caller}, whom nobody knows")
-        asked = self._state.asked(caller, generation, words.key, step, words.until, words.method, (words, buffers))
-        if asked is not None:
-            self._send(asked)
-
-    def has_finished(self, caller: RankRef, generation: int, step: int) -> None:
-        """Note that a caller has finished `step`."""
-        for known in self._state.has_finished(caller, generation, step):
-            self._give_up(known)
+        self._take(caller, generation, words.key, step, words.until, words.method, (words, buffers))
