@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import runpy
 import tempfile
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.judges import trl_side
 from tests.judges.sides import loaded, tokenizer
+from tokenizers.processors import TemplateProcessing
 
+from rolemesh import RankContext
 from rolemesh_torch.chats import answered
 
 pytestmark = [pytest.mark.soak, pytest.mark.usefixtures("trl")]
@@ -72,6 +77,28 @@ def test_sft_learns_plain_texts_as_trls_sft_trainer_does(models: Any) -> None:
     same, (ours,) = answered(tokenizer(), "w20 w21", [" w22"], {})
     assert [*same, *ours] == found["input_ids"][0].tolist()
     assert ours == [token for token in found["labels"][0].tolist() if token != -100]
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["", "the tokenizer writes the begin of a text"])
+def test_pretraining_reads_the_tokens_of_trls_sft_trainer(models: Any, tmp_path: Path, first: bool) -> None:
+    from trl import SFTConfig, SFTTrainer
+
+    words = tokenizer()
+    if first:
+        words.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    words.save_pretrained(tmp_path)
+    texts = ["w20 w21", "w22", "w23 </s>"]
+    judge = SFTTrainer(
+        loaded(models["llama"]),
+        args=SFTConfig(output_dir=tempfile.mkdtemp(), **_common()),
+        train_dataset=trl_side.dataset({"text": texts}),
+        processing_class=words,
+    )
+    wanted = [token for row in judge.train_dataset for token in row["input_ids"]]
+    (tmp_path / "q.jsonl").write_text("".join(f'{{"text": "{text}"}}\n' for text in texts))
+    made = runpy.run_path(str(files("rolemesh_new") / "_jobs/pretrain/data.py"))["Text"]
+    ours = made(str(tmp_path), str(tmp_path / "q.jsonl"), len(wanted), 1, RankContext())
+    assert ours.windows.tolist() == [wanted]
 
 
 @pytest.mark.parametrize("form", ["a prompt", "both begin with it"])

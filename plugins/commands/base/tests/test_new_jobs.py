@@ -213,6 +213,28 @@ def test_dpo_compares_texts_or_the_ends_of_chats(
     assert [row.tolist() for row in told["completion_ids"]] == [[1], [1, 1]]
 
 
+@pytest.mark.parametrize("ends", [False, True])
+def test_pretrain_separates_files_and_rows_by_the_end_of_text(
+    ends: bool, here: Path, tiny_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if ends:  # the tokenizer writes the end of each text itself
+        about = json.loads((tiny_model / "tokenizer.json").read_text())
+        both = {"single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "<eos>", "type_id": 0}}]}
+        special = {"<eos>": {"id": "<eos>", "ids": [0], "tokens": ["<eos>"]}}
+        about["post_processor"] = {"type": "TemplateProcessing", **both, "pair": [], "special_tokens": special}
+        (tiny_model / "tokenizer.json").write_text(json.dumps(about))
+    (here / "texts").mkdir()
+    (here / "texts/a.txt").write_text("? ?")
+    (here / "texts/b.jsonl").write_text('{"text": "?\u2028?"}\n{"text": "? <eos>", "url": "?"}\n')
+    made(capsys, "pretrain", "x", "--model", str(tiny_model), "--data", "texts")
+    text: Any = runpy.run_path("x/data.py")["Text"]
+    given = {"model": str(tiny_model), "data": "texts", "window": 8, "rows": 1, "ctx": RankContext()}
+    assert text(**given).windows.tolist() == [[1, 1, 0, 1, 1, 0, 1, 0]]
+    (here / "texts/c.jsonl").write_text('{"content": "?"}\n')
+    with pytest.raises(ValueError, match=r"row of .*c\.jsonl has no column text: name the column"):
+        text(**given)
+
+
 def test_the_model_is_the_one_in_the_cache_or_one_of_the_hub(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = made(capsys, "sft", "hub")
     fetch = "hf download HuggingFaceTB/SmolLM2-135M-Instruct --local-dir hub/SmolLM2-135M-Instruct"
@@ -259,6 +281,7 @@ def test_plugins_that_are_missing_are_to_be_installed_first(
         (["grpo", "x", "--data", "q.csv"], "there is no 'q.csv'", "questions.jsonl"),
         (["pretrain", "x", "--data", "q.jsonl"], "there is no 'q.jsonl'", "text.txt"),
         (["agent", "x", "--data", "there"], "no file of JSON lines", ".jsonl"),
+        (["pretrain", "x", "--data", "there.csv"], "has rows, not text", "a .jsonl file with a column text"),
         (["grpo", "x", "--reward", "reward.py"], "is not FILE.py:FUNCTION", "reward.py:correct"),
         (["grpo", "x", "--reward", "reward.py:class"], "is not FILE.py:FUNCTION", "reward.py:correct"),
         (["grpo", "x", "--reward", "flow.py:grpo"], "there is no 'flow.py'", "reward.py:correct"),
@@ -271,13 +294,14 @@ def test_a_wrong_argument_is_refused_with_a_remedy_and_writes_nothing(
     arguments: list[str], cause: str, remedy: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "there").mkdir()
+    (here / "there.csv").write_text("text\n")
     (here / "mine.py").write_text("def right():\n    pass\n")
     assert cli.main(["new", *arguments]) == 2
     told = capsys.readouterr().err
     assert told.startswith("error: ")
     assert cause in told
     assert remedy in told.partition("→")[2]
-    assert sorted(path.name for path in here.rglob("*")) == ["mine.py", "there"]
+    assert sorted(path.name for path in here.rglob("*")) == ["mine.py", "there", "there.csv"]
 
 
 def train(*overrides: str) -> None:

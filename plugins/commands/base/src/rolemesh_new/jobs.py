@@ -109,6 +109,9 @@ def _data(kind: str, given: str | None, folder: Path, texts: dict[str, str]) -> 
         if kind == "agent" and path.suffix != suffix:
             what, remedy = f"{given} is no file of JSON lines", f"give a {suffix} file with question and answer"
             raise PluginError(what, where="--data", remedy=remedy)
+        if kind == "pretrain" and path.suffix in (".csv", ".json", ".parquet"):
+            what, remedy = f"{given} has rows, not text", "write them to a .jsonl file with a column text"
+            raise PluginError(what, where="--data", remedy=remedy)
         return _relative(path, folder)
     if path.name != str(path) or path.suffix != suffix or path.name in texts:
         remedy = f"name data that exists, or a new file of the job, such as {own}"

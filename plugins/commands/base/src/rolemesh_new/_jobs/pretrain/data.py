@@ -1,5 +1,6 @@
-"""Windows of a text in tokens, in another order in each epoch."""
+"""Windows of texts in tokens: of files, or rows of .jsonl files. The tokenizer's end of text separates texts."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,11 @@ from rolemesh import Batch, Ragged, RankContext
 
 class Text:
     def __init__(self, model: str, data: str, window: int, rows: int, ctx: RankContext) -> None:
-        path = Path(ctx.base, data)
-        files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
-        tokenizer = AutoTokenizer.from_pretrained(Path(ctx.base, model))
-        tokens = [token for file in files for token in tokenizer(file.read_text())["input_ids"]]
+        path, tokenizer, tokens = Path(ctx.base, data), AutoTokenizer.from_pretrained(Path(ctx.base, model)), []
+        for file in sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]:
+            for text in texts(file):
+                ids, end = tokenizer(text)["input_ids"], tokenizer.eos_token_id
+                tokens += ids if end is None or ids[-1:] == [end] else [*ids, end]
         whole = len(tokens) // window * window
         if not whole:
             raise ValueError(f"{path} has {len(tokens)} tokens, and a window needs {window}")
@@ -28,3 +30,11 @@ class Text:
     def _window(self, number: int) -> np.ndarray:
         epoch, place = divmod(number, len(self.windows))
         return self.windows[np.random.default_rng([epoch]).permutation(len(self.windows))[place]]
+
+
+def texts(file: Path) -> list[str]:
+    whole = file.read_text(encoding="utf-8")
+    rows = [json.loads(each) for each in whole.strip().split("\n")] if file.suffix == ".jsonl" else [{"text": whole}]
+    if not all(isinstance(row.get("text"), str) for row in rows):
+        raise ValueError(f"a row of {file} has no column text: name the column here, or leave the row out")
+    return [row["text"] for row in rows]
