@@ -22,6 +22,7 @@ from tests.simulation.run import run_seed
 
 from rolemesh.api.failures import Failure
 from rolemesh_durable.extensions.bans.master import NodesBanned
+from rolemesh_durable.extensions.calls.ends import CalleeEnd, CallerEnd
 from rolemesh_durable.extensions.calls.history import CallHistory
 from rolemesh_durable.extensions.calls.states import CalleeState, CallerState
 from rolemesh_durable.extensions.checks.master import Checked, Checks
@@ -443,6 +444,22 @@ def _forgets_generations(original: Any) -> Any:
 
 def _forgets_slices(original: Any) -> Any:
     return property(lambda state: msgspec.structs.replace(original.fget(state), slices={}))
+
+
+def _leaves_unlogged(original: Any) -> Any:
+    def leave(self: Any) -> None:
+        for role in self._sizes:
+            for call in self._state.leaving(role):
+                self._send(call)
+
+    return leave
+
+
+def _repeats_no_answer(original: Any) -> Any:
+    def take(self: Any, *request: Any) -> None:
+        self._state.asked(*request)
+
+    return take
 
 
 def _launch_is_not_journalled(original: Any) -> Any:
@@ -1344,6 +1361,18 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(CalleeState, "_is_void", lambda original: lambda self, known: known.given_up)),
     Mutation("a call that waits for a commit blocks earlier calls", "no call is lost",
              "calls", method(CalleeState, "begins", _first_come)),
+    Mutation("a caller does not meet the new lives of callees", "no call is lost", "calls",
+             method(CallerEnd, "rewire", lambda original: lambda self: self._leave())),
+    Mutation("a caller tells no callee which step it has finished", "no call is lost", "calls",
+             method(CallerEnd, "flush", lambda original: lambda self: None)),
+    Mutation("a call leaves, and its log does not say so", "a turn that was heard is not asked again",
+             "conversations", method(CallerEnd, "_leave", _leaves_unlogged)),
+    Mutation("an answer that waits for its caller's new address is not sent", "no call is lost", "calls",
+             method(CalleeEnd, "rewire", lambda original: lambda self: None)),
+    Mutation("a callee does not hear which step its callers have finished", "no call is lost", "calls",
+             method(CalleeEnd, "has_finished", lambda original: lambda self, *news: None)),
+    Mutation("a repeated call that has an answer does not get it", "no call is lost", "calls",
+             method(CalleeEnd, "_take", _repeats_no_answer)),
     Mutation("a job ends before its last state is on disk", "the last state is kept", "last",
              method(Progress, "_checkpoint_is_to_come", lambda original: lambda self, last, since: False)),
     Mutation("a job waits for a last state that could not be written", "no deadlock", "last",
