@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 from transformers import AutoConfig
 
 from rolemesh_training.export import export
-from rolemesh_training.model import architecture
+from rolemesh_training.model import architecture, load
 from rolemesh_training.options import HuggingFaceOptions
 
 
@@ -67,3 +68,29 @@ def test_a_trained_model_loads_by_the_class_of_its_task_with_its_head(
         logits = loaded.eval()(input_ids=rows).logits
     assert torch.isfinite(logits).all()
     assert torch.equal(logits, trained.eval()(input_ids=rows).logits)
+
+
+SHAPE = {
+    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "max_position_embeddings": 64, "head_dim": 16, "bos_token_id": 1, "eos_token_id": 2,
+    "pad_token_id": 0,
+}  # fmt: skip
+FAMILIES = {
+    "llama": {},
+    "gemma2": {},
+    "gpt2": {"n_embd": 32, "n_layer": 1, "n_head": 2},
+    "gpt_neox": {},
+    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+}
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_an_export_has_the_names_and_shapes_that_transformers_writes(kind: str, tmp_path: Path) -> None:
+    config = transformers.CONFIG_MAPPING[kind](**SHAPE | FAMILIES[kind])
+    transformers.AutoModelForCausalLM.from_config(config).float().save_pretrained(tmp_path / "model")
+    trained = load(HuggingFaceOptions.model_validate({"model": str(tmp_path / "model")}), 0)
+    export(tmp_path / "model", {name: p.detach() for name, p in trained.named_parameters()}, tmp_path / "out")
+    ours, judge = (load_file(tmp_path / folder / "model.safetensors") for folder in ("out", "model"))
+    assert ours.keys() == judge.keys()
+    assert all(torch.equal(ours[name], tensor) for name, tensor in judge.items())

@@ -14,6 +14,7 @@ from transformers import AutoConfig
 
 from rolemesh.errors import OptionsError
 from rolemesh_torch.model_folder import config_of
+from rolemesh_torch.stored import skeleton, stored
 from rolemesh_training.model import TASKS
 
 __all__ = ["export"]
@@ -37,8 +38,8 @@ def export(source: Path, parameters: Mapping[str, torch.Tensor], folder: Path, t
     """Copy `source` (config, tokenizer) without its weights to `folder`, and write ``model.safetensors``.
 
     The exported config names the class that was trained for `task`, its labels, and the dtype of the weights, so
-    ``from_pretrained`` of the task's Auto class loads exactly the parameters. Raises `OptionsError` if `source` is
-    gone.
+    ``from_pretrained`` of the task's Auto class loads exactly the parameters. Tensors have the names and shapes that
+    ``save_pretrained`` gives them. Raises `OptionsError` if `source` is gone.
     """
     if not (source / "config.json").is_file():
         raise OptionsError(
@@ -53,8 +54,9 @@ def export(source: Path, parameters: Mapping[str, torch.Tensor], folder: Path, t
             (folder / inside).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, folder / inside)
     (folder / "config.json").write_text(json.dumps(_config(source, parameters, task), indent=2) + "\n")
-    tensors = {name: tensor.contiguous() for name, tensor in parameters.items()}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    tensors = stored(skeleton(source, TASKS[task]), parameters)
+    whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    save_file(whole, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def _config(source: Path, parameters: Mapping[str, torch.Tensor], task: str) -> dict[str, Any]:

@@ -15,10 +15,11 @@ from rolemesh.api.batch import Shard
 from rolemesh.errors import OptionsError, did_you_mean
 from rolemesh_torch.model_folder import INDEX, WEIGHTS, config_of, header_of, weight_files
 
-__all__ = ["check_adapted_layers", "check_same_model", "checkpoint_shapes", "complete_names", "in_pieces"]
+__all__ = ["HEAD", "check_adapted_layers", "check_same_model", "checkpoint_shapes", "complete_names", "in_pieces"]
 __all__ += ["check_weight_files", "loaded_files", "missing_layer", "tied_embedding"]
 
 HEAD = "lm_head.weight"
+EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight")
 
 
 def loaded_files(model: Path) -> list[Path]:
@@ -104,7 +105,7 @@ def check_adapted_layers(options: Any, role: str, theirs: Any) -> list[OptionsEr
 
 def tied_embedding(shapes: Mapping[str, tuple[int, ...]]) -> str | None:
     """Return the name of the input embedding, to which a tied head belongs; None if unknown."""
-    names = [name for name in shapes if name.endswith("embed_tokens.weight")]
+    names = [name for name in shapes if name.endswith(EMBEDDINGS)]
     return names[0] if len(names) == 1 else None
 
 

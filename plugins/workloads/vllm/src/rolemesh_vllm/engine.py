@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from vllm import LLM, SamplingParams
+from vllm.config import set_current_vllm_config
 from vllm.exceptions import VLLMClientError
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
@@ -23,7 +24,7 @@ from rolemesh.errors import RolemeshError
 from rolemesh_torch.chats import chat_text, plain_text, template_columns
 from rolemesh_vllm.adapters import check_adapters, merged
 from rolemesh_vllm.buckets import in_buckets
-from rolemesh_vllm.checkpoint import checkpoint_shapes, complete_names, tied_embedding
+from rolemesh_vllm.checkpoint import HEAD, checkpoint_shapes, complete_names, in_pieces, tied_embedding
 from rolemesh_vllm.engine_args import TENSOR_PARALLEL, default_engine_args, is_cpu_build
 from rolemesh_vllm.invariant import make_batches_invariant
 from rolemesh_vllm.options import NUCLEUS, ONE_THREAD, PENALTIES, EngineOptions, VLLMOptions
@@ -182,7 +183,24 @@ class Engine:
 
         Requests that run go on with the new weights: their KV caches are computed again.
         """
-        self._take(_tensors(complete_names(weights, self._shapes, self._tied)))
+        self._take(_tensors(complete_names(self._stored(weights), self._shapes, self._tied)))
+
+    def _stored(self, weights: Mapping[str, Sequence[Shard]]) -> Mapping[str, Sequence[Shard]]:
+        """Return `weights` as the folder's files name and cut them, which a trainer may have joined or renamed."""
+        if not self._shapes or weights.keys() <= self._shapes.keys() | ({HEAD} if self._tied else set()):
+            return weights
+        from rolemesh_torch.stored import skeleton, stored
+
+        try:
+            with set_current_vllm_config(self.llm.llm_engine.vllm_config):  # vLLM replaces layers of transformers
+                model = skeleton(self._model)
+        except ValueError:  # transformers has no language model of this config
+            return weights
+        found = dict(weights)
+        for name, whole in _tensors({name: each for name, each in weights.items() if name not in self._shapes}):
+            del found[name]
+            found |= {each: in_pieces(tensor) for each, tensor in stored(model, {name: whole}).items()}
+        return found
 
     def adapt(self, adapters: Mapping[str, Sequence[Shard]], scaling: float) -> None:
         """Replace the model's weights by those of its folder with `adapters` merged into them."""

@@ -11,8 +11,10 @@ import torch
 from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.platforms import current_platform
 
 from rolemesh_vllm.buckets import Bucket
+from rolemesh_vllm.checkpoint import HEAD
 
 __all__ = ["BACKEND", "RankTransfer", "without_reload_warnings"]
 
@@ -39,6 +41,9 @@ class RankTransfer(WeightTransferEngine[WeightTransferInitInfo, Update]):  # typ
 
     def start_weight_update(self) -> None:
         without_reload_warnings()
+        if current_platform.is_cpu() and any(hasattr(each, "w13_weight") for each in self.model.modules()):
+            what = "vLLM on CPUs packs the experts of new weights twice, and would answer wrongly from then on"
+            raise ValueError(f"{what}: a mixture of experts takes new weights on GPUs only")
         initialize_layerwise_reload(self.model)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
@@ -47,7 +52,10 @@ class RankTransfer(WeightTransferEngine[WeightTransferInitInfo, Update]):  # typ
 
     def receive_weights(self, update_info: Update) -> None:
         given = update_info.weights
-        self.model.load_weights(given.tensors() if isinstance(given, Bucket) else given)
+        tensors = given.tensors() if isinstance(given, Bucket) else given
+        if not any(name.endswith("lm_head") for name, _ in self.model.named_modules()):
+            tensors = ((name, tensor) for name, tensor in tensors if name != HEAD)  # its embedding is its head
+        self.model.load_weights(tensors)
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
