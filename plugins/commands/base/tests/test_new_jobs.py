@@ -15,6 +15,7 @@ import rolemesh_new.jobs
 from rolemesh import Batch, Job, RankContext, RolemeshError, cli
 from rolemesh.api.cluster import ClusterView, NodeView
 from rolemesh.job_file import load
+from rolemesh_agents import Task
 from rolemesh_new.jobs import JOBS
 from rolemesh_rewards.prompts import make_prompt
 
@@ -144,6 +145,36 @@ def test_the_environment_of_an_agent_reads_your_questions(
     assert '"../mine.jsonl"' in (here / "x/environment.py").read_text()
     assert not (here / "x/questions.jsonl").exists()
     assert cli.main(["validate", "x/job.yaml"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "answer", "right"),
+    [
+        ("Yes.", "Yes.", True), ("It is the U.S.", "U.S.", True), ("**Paris**", "**Paris**", True),
+        ("It is 4.", 4, True), ("It is 14.", 4, False), ("I know nothing", "no", False), ("", "x", False),
+    ],
+)  # fmt: skip
+def test_the_rewards_of_new_jobs_ask_for_the_whole_answer(
+    said: str, answer: Any, right: bool, tiny_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made(capsys, "grpo", "g", "--model", str(tiny_model))
+    correct: Any = runpy.run_path("g/reward.py")["correct"]
+    assert correct([[{"role": "assistant", "content": said}]], [answer]) == [float(right)]
+    made(capsys, "agent", "a", "--model", str(tiny_model))
+    attempts: Any = runpy.run_path("a/environment.py")["Attempts"]()
+    attempts.reset(Task(0, {"question": "?", "answer": answer}, "train"), 0)
+    attempts.reply(said)
+    assert attempts.solved == right
+
+
+def test_the_environment_of_an_agent_reads_any_text(
+    here: Path, tiny_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"question": "a\u2028b\u0085", "answer": "2"}, {"question": "c", "answer": "3"}]
+    text = "\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    (here / "mine.jsonl").write_text(text, encoding="utf-8")
+    made(capsys, "agent", "x", "--model", str(tiny_model), "--data", "mine.jsonl")
+    assert runpy.run_path("x/environment.py")["Questions"](None).rows == rows
 
 
 def encoded(kind: str, tiny_model: Path, capsys: pytest.CaptureFixture[str], *rows: dict[str, Any]) -> Batch:

@@ -114,3 +114,9 @@ def test_vectors_and_biases_do_not_decay_as_in_transformers_trainer() -> None:
     judged = {name for name in Trainer.get_decay_parameter_names(None, model) if named[name].dim() > 1}
     assert {names[id(each)] for each in decayed["params"]} == judged  # type: ignore[attr-defined]
     assert any("experts" in name and "bias" in name for name in named)
+
+
+def test_an_attention_that_a_model_lacks_is_refused_with_our_option(tmp_path: Path) -> None:
+    mxfp4(tmp_path)
+    with pytest.raises(OptionsError, match="no attention 'sdpa'\n.*set `attention: eager`"):
+        load(HuggingFaceOptions.model_validate({"model": str(tmp_path), "attention": "sdpa"}), 0)

@@ -213,7 +213,7 @@ def _plain_reward(function: Any, task: Mapping[str, Any], messages: Sequence[Mes
 
 def _rows(option: str, path: str) -> list[dict[str, Any]]:
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_bytes().splitlines()  # a text may have other ends of lines in it
         rows = [json.loads(line) for line in lines if line.strip()]
     except (OSError, ValueError, RecursionError) as error:
         raise OptionsError(f"the tasks cannot be read: {error}", where=option, remedy="write JSON lines") from error

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,7 +41,8 @@ def load(options: HuggingFaceOptions, seed: int) -> torch.nn.Module:
         torch.manual_seed(seed)
         if options.init == "pretrained":
             kind = _kind(options) | _labels(options) | _dequantized(Path(options.model))
-            model = TASKS[options.task].from_pretrained(Path(options.model), local_files_only=True, **kind)
+            with _attention(options):
+                model = TASKS[options.task].from_pretrained(Path(options.model), local_files_only=True, **kind)
             model.float()  # transformers keeps some dtypes of the files
         else:
             model = architecture(options)
@@ -49,7 +52,8 @@ def load(options: HuggingFaceOptions, seed: int) -> torch.nn.Module:
 def architecture(options: HuggingFaceOptions) -> Any:
     """Return the model of the folder's ``config.json``, initialized with torch's current random generator."""
     config = AutoConfig.from_pretrained(options.model, local_files_only=True, **_labels(options))
-    return TASKS[options.task].from_config(config, **_kind(options))
+    with _attention(options):
+        return TASKS[options.task].from_config(config, **_kind(options))
 
 
 def finished(model: Any, options: HuggingFaceOptions, seed: int) -> torch.nn.Module:
@@ -88,6 +92,18 @@ def without_dropout(model: torch.nn.Module) -> None:
                 setattr(holder, name, 0.0)
     if found:
         _LOG.warning("dropout of up to %s is off: the loss compares with what had none (options.dropout: true)", found)
+
+
+@contextmanager
+def _attention(options: HuggingFaceOptions) -> Iterator[None]:
+    """Name our option where transformers refuses an attention that the model does not have."""
+    try:
+        yield
+    except ValueError as error:
+        if "attn_implementation" not in str(error):
+            raise
+        what = f"this model has no attention {options.attention!r}"
+        raise OptionsError(what, where="attention", remedy="set `attention: eager`") from error
 
 
 def _kind(options: HuggingFaceOptions) -> dict[str, Any]:

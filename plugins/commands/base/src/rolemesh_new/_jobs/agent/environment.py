@@ -12,7 +12,7 @@ DATA = Path(__file__).parent / "$data"
 class Questions(Environment):
     def __init__(self, options: Any) -> None:
         super().__init__(options)
-        self.rows = [json.loads(line) for line in DATA.read_text().splitlines()]
+        self.rows = [json.loads(line) for line in DATA.read_bytes().splitlines() if line.strip()]
 
     def size(self, split: str) -> int:
         return len(self.rows) if split == "train" else 0
@@ -26,15 +26,19 @@ class Questions(Environment):
 
 class Attempts(Episode):
     def reset(self, task: Task, seed: int) -> Start:
-        self.answer, self.attempts, self.solved = str(task.data["answer"]), 0, False
+        self.answer, self.attempts, self.solved = words(task.data["answer"]), 0, False
         return Start([{"role": "user", "content": task.data["question"]}])
 
     def reply(self, content: str) -> Outcome:
         self.attempts += 1
-        self.solved = self.answer.lower() in content.lower()
+        self.solved = words(content)[-len(self.answer) :] == self.answer
         if self.solved or self.attempts == 2:
             return Outcome(done=True)
         return Outcome([{"role": "user", "content": "That is wrong. Try again."}], done=False)
 
     def reward(self) -> Reward:
         return Reward(float(self.solved) / max(1, self.attempts), success=self.solved)
+
+
+def words(text: Any) -> list[str]:
+    return str(text).lower().strip(" \n.!*").split()

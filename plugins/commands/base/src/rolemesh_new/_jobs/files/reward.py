@@ -1,5 +1,9 @@
 def correct(completions, answer, **kwargs):
     """Return 1 for a completion that ends with the words of the answer, and 0 for any other."""
-    said = [completion[0]["content"].lower().rstrip(" \n.!*").split() for completion in completions]
-    right = [str(each).lower().split() for each in answer]
-    return [float(words[-len(wanted) :] == wanted) for words, wanted in zip(said, right, strict=True)]
+    said = [words(completion[0]["content"]) for completion in completions]
+    right = [words(each) for each in answer]
+    return [float(found[-len(wanted) :] == wanted) for found, wanted in zip(said, right, strict=True)]
+
+
+def words(text):
+    return str(text).lower().strip(" \n.!*").split()
