@@ -364,8 +364,8 @@ class VLLMWorkload(EngineWorkload):
             generated_tokens=sum(len(c.ids) for c in completions), prompt_tokens=samples * sum(len(row) for row in ids)
         )
         self.report_load(prefix)
-        if completions:
-            ctx.metric(**{f"{prefix}completion_length": float(np.mean([len(c.ids) for c in completions]))})
+        for each in completions:  # ranks have different numbers of them
+            ctx.metric(**{f"{prefix}completion_length": len(each.ids)})
         said = o.sampling(greedy=bool(instead))
         return join(carried(prompts), ids, index, completions, samples=samples, version=self.version, sampling=said)
 
