@@ -70,6 +70,14 @@ def test_a_share_of_few_questions_holds_one_out(tmp_path: Path, rows: int, share
     assert data(written(tmp_path, ROWS[:rows]), held_out=share).held_out().rows == kept
 
 
+def test_conversations_that_end_alike_are_different_questions(tmp_path: Path) -> None:
+    chats = [
+        [{"role": "user", "content": f"Explain {n}."}, SAID, {"role": "user", "content": "Go on."}] for n in range(10)
+    ]
+    role = data(written(tmp_path, [{"messages": chat} for chat in chats]), held_out=2)
+    assert (len(role.held), len(role.train)) == (2, 8)
+
+
 def test_a_text_that_is_held_out_is_never_trained_on(tmp_path: Path) -> None:
     role = data(written(tmp_path, ROWS * 2), held_out=0.2, prompts_per_step=40)
     assert not set(role.held_out()["question"]) & set(role.next()["question"])

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3Config,
+    GptOssConfig,
+    GptOssForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 from rolemesh.errors import OptionsError
 from rolemesh_training.export import export
@@ -82,15 +89,16 @@ def test_quantized_weights_are_trained_in_float32_and_exported_plain(
 
 
 def test_an_export_forgets_the_quantization_of_a_part(tmp_path: Path) -> None:
-    fp8(tmp_path / "model")
+    Gemma3Config(text_config={"hidden_size": 32, "intermediate_size": 32, **SHAPE}).save_pretrained(tmp_path / "model")
     path = tmp_path / "model/config.json"
     told = json.loads(path.read_text())
-    part = {"model_type": "llama", "quantization_config": told["quantization_config"], "torch_dtype": "bfloat16"}
-    path.write_text(json.dumps(told | {"text_config": part}))
+    told["text_config"] |= {"quantization_config": {"quant_method": "fp8"}, "torch_dtype": "bfloat16"}
+    path.write_text(json.dumps(told))
     (tmp_path / "out").mkdir()
     export(tmp_path / "model", {"a": torch.ones(2)}, tmp_path / "out")
-    exported = json.loads((tmp_path / "out/config.json").read_text())
-    assert exported["text_config"] == {"model_type": "llama", "dtype": "float32"}
+    part = json.loads((tmp_path / "out/config.json").read_text())["text_config"]
+    assert part["dtype"] == "float32"
+    assert not part.keys() & {"quantization_config", "torch_dtype"}
 
 
 def test_weights_that_cannot_be_made_plain_are_refused(tmp_path: Path) -> None:
@@ -118,5 +126,5 @@ def test_vectors_and_biases_do_not_decay_as_in_transformers_trainer() -> None:
 
 def test_an_attention_that_a_model_lacks_is_refused_with_our_option(tmp_path: Path) -> None:
     mxfp4(tmp_path)
-    with pytest.raises(OptionsError, match="no attention 'sdpa'\n.*set `attention: eager`"):
+    with pytest.raises(OptionsError, match=r"no attention 'sdpa'\n.*set `attention: eager`"):
         load(HuggingFaceOptions.model_validate({"model": str(tmp_path), "attention": "sdpa"}), 0)

@@ -91,11 +91,12 @@ class Questions(Workload):
         share = 0 < options.held_out < 1 < size
         count = max(round(options.held_out * size), 1) if share else int(options.held_out)
         held = sorted(np.random.default_rng([self.ctx.seed, size]).permutation(size)[:count].tolist())
-        texts = {question_of(self.chats[number]) for number in held}
-        train = [number for number in range(size) if question_of(self.chats[number]) not in texts]
+        asked = [tuple((each["role"], text_of(each)) for each in chat) for chat in self.chats]
+        prompts = {asked[number] for number in held}
+        train = [number for number in range(size) if asked[number] not in prompts]
         if not train:
-            what = f"all {size} questions of {options.data} are held out"
-            raise OptionsError(what, where="held_out", remedy="hold fewer out, such as `held_out: 0.1`")
+            what = f"all {size} questions of {options.data} are held out, with those of the same prompt"
+            raise OptionsError(what, where="held_out", remedy="hold fewer out, or none: `held_out: 0`")
         return held, train
 
     @operator(returns=Split())
