@@ -264,6 +264,23 @@ def test_times_of_pandas_are_read_in_microseconds_and_impossible_ones_refused(tm
         read_rows(path)
 
 
+def test_json_columns_of_datasets_have_their_values(tmp_path: Path) -> None:
+    def coded(*texts: str | None) -> Any:
+        return pyarrow.ExtensionArray.from_storage(pyarrow.json_(), pyarrow.array(texts, pyarrow.string()))
+
+    columns = {
+        "answer": coded('{"x":1}', '"text"', None),
+        "tools": pyarrow.ListArray.from_arrays([0, 2, 2, 2], coded('{"n":1}', '"s"')),
+        "row": pyarrow.StructArray.from_arrays([coded(*["[1]"] * 3), pyarrow.array(["[1]"] * 3)], ["a", "b"]),
+    }
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "q.parquet")
+    assert [(each["answer"], each["tools"], each["row"]) for each in read_rows(tmp_path / "q.parquet")] == [
+        ({"x": 1}, [{"n": 1}, "s"], {"a": [1], "b": "[1]"}),
+        ("text", [], {"a": [1], "b": "[1]"}),
+        (None, [], {"a": [1], "b": "[1]"}),
+    ]
+
+
 def test_a_field_of_csv_may_be_a_document(tmp_path: Path) -> None:
     (tmp_path / "q.csv").write_text(f"question\n{'word ' * 50_000}\n")
     assert read_rows(tmp_path / "q.csv") == [{"question": "word " * 50_000}]

@@ -97,7 +97,8 @@ def _parquet(path: Path) -> Iterator[Row]:
 
 
 def _rows(arrow: Any, path: Path, batch: Any) -> list[Row]:
-    """Return the rows of an Arrow batch. Its times become microseconds, as Python's `datetime` has them."""
+    """Return the rows of an Arrow batch. Its times become microseconds, as Python's `datetime` has them, and its JSON
+    (`datasets.Json`) the values that it stands for."""
     types = arrow.types
     fields = []
     for field in batch.schema:
@@ -115,7 +116,19 @@ def _rows(arrow: Any, path: Path, batch: Any) -> list[Row]:
             raise
         remedy = "leave the column out, or write its values as text"
         raise _unreadable(path, f"a value is none of Python: {error}", remedy) from error
+    if coded := [field for field in fields if "arrow.json" in str(field.type)]:
+        found = [row | {field.name: _from_json(field.type, row[field.name]) for field in coded} for row in found]
     return found
+
+
+def _from_json(type: Any, value: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, list):
+        return [_from_json(type.value_type, each) for each in value]
+    if isinstance(value, dict):
+        return {field.name: _from_json(field.type, value[field.name]) for field in type}
+    return json.loads(value) if str(type) == "extension<arrow.json>" else value
 
 
 def _saved(folder: Path, split: str | None) -> Iterator[Row]:
