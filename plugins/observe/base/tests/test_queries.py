@@ -139,6 +139,12 @@ def test_an_answer_becomes_a_parquet_file_with_its_types(
     assert out.read_text() == "one\n1\n"
 
 
+def test_decimals_are_numbers_in_json(seen: Path) -> None:
+    with opened(seen, ()) as database:
+        text = "".join(as_json(*answer(database, "select 1.50 as a, [0.1::decimal(3,2)] as b")))
+    assert json.loads(text) == [{"a": 1.5, "b": [0.1]}]
+
+
 def test_formats_disarm_what_ranks_wrote() -> None:
     hostile = ("\x1b[31m\u202e" + "x" * 200, float("nan"), 1 << 70, None)
     columns = ["a", "b", "c", "d"]

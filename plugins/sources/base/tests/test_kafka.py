@@ -172,7 +172,7 @@ def test_key_headers_and_time_of_a_message_can_be_columns(server: Server, name: 
     assert dict(rows.rows[0]) == {
         "n": 1,
         "_key": "user",
-        "_headers": {"tag": "b", "none": None},
+        "_headers": {"tag": ["a", "b"], "none": None},
         "_time": at / 1000,
         "_topic": name,
         "_partition": 0,

@@ -14,6 +14,7 @@ __all__ = ["FORMATS", "as_csv", "as_json", "as_table"]
 
 WIDEST: Final = 100
 """Maximum number of characters in a cell of a table."""
+_JSON = msgspec.json.Encoder(enc_hook=str, decimal_format="number")
 _TO_QUOTE = re.compile('[,"\\r\\n]')
 
 
@@ -35,7 +36,7 @@ def as_json(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[s
     before, names = "[", _distinct(columns)
     for row in rows:
         value = dict(zip(names, map(_plain, row), strict=True))
-        yield f"{before}\n{msgspec.json.encode(value, enc_hook=str).decode()}"
+        yield f"{before}\n{_JSON.encode(value).decode()}"
         before = ","
     yield "[]\n" if before == "[" else "\n]\n"
 
@@ -77,7 +78,7 @@ def _text(value: Any) -> str:
     if isinstance(value, datetime):
         return value.isoformat(" ")
     if isinstance(value, list | tuple | dict):
-        return msgspec.json.encode(_plain(value), enc_hook=str).decode()
+        return _JSON.encode(_plain(value)).decode()
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, timedelta):

@@ -399,7 +399,7 @@ def _row(form: str, meta: Mapping[str, str], message: Message) -> dict[str, Any]
         if what == "key":
             row[column] = text(message.key())
         elif what == "headers":
-            row[column] = {name: text(data) for name, data in headers or ()}
+            row[column] = _by_name([(name, text(data)) for name, data in headers or ()])
         elif what == "time":
             kind, ms = message.timestamp()
             row[column] = None if kind == TIMESTAMP_NOT_AVAILABLE else ms / 1000
@@ -411,3 +411,12 @@ def _row(form: str, meta: Mapping[str, str], message: Message) -> dict[str, Any]
 def _is_away(error: KafkaError) -> bool:
     """Return whether an error of the authentication says only that the broker went away meanwhile."""
     return error.code() == KafkaError._AUTHENTICATION and any(part in error.str() for part in BROKEN_OFF)
+
+
+def _by_name(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return headers by name. A name that a message has several times has a list of its values."""
+    names = [name for name, _ in pairs]
+    return {
+        name: [value for other, value in pairs if other == name] if names.count(name) > 1 else value
+        for name, value in pairs
+    }
