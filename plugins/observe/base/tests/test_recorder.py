@@ -70,7 +70,6 @@ def run(job: Path, *given: str) -> Path:
 
 
 def test_a_rank_that_was_killed_has_a_record_that_adds_up(job: Path) -> None:
-    # On a loaded machine, the engine's part of a step takes 10 ms: longer steps keep its share small.
     (job / "roles.py").write_text(ROLES.replace("sleep(0.05)", "sleep(0.2)"))
     # A kill loses up to 0.5 s, which is all that the source needs.
     found = run(job, "--chaos", "kills=2,targets=sink/*")
@@ -94,9 +93,10 @@ def test_a_rank_that_was_killed_has_a_record_that_adds_up(job: Path) -> None:
         accounts = [line for line in life if isinstance(line, Account)]
         wall = sum(account.d for account in accounts)
         assert {line.what for line in life if isinstance(line, Life)} == {"starting", "setup", "restoring"}
-        if wall > 500_000:
-            spent = sum(sum(account.spent.values()) for account in accounts)
-            assert 0.9 * wall < spent < 1.01 * wall, "no time counts twice, and little is the engine's"
+        assert sum(sum(account.spent.values()) for account in accounts) <= 1.01 * wall, "no time counts twice"
+        if isinstance(life[0], Head) and life[0].role == "sink":
+            computing = sum(account.spent.get("computing", 0) for account in accounts)
+            assert computing >= 200_000 * sum(account.steps for account in accounts), "no time of a step is lost"
     sent = sum(line.sent[0][0] for line in read_accounts(found, "source", 0))
     assert 10 * 8 * 19 < sent < 10 * 400 * 30, "at most a repeated step counts twice"
     assert all(0 in line.queued for line in read_accounts(found, "sink", 0))
