@@ -14,7 +14,7 @@ __all__ = ["EmbeddingsOptions", "TableOptions"]
 class TableOptions(BaseModel, extra="forbid", allow_inf_nan=False):
     """One table: 64-bit keys, each with a row of `dim` values."""
 
-    dim: int = Field(ge=1, description="values of a row")
+    dim: int = Field(ge=1, le=1 << 16, description="values of a row")
     optimizer: Optimizer = Field(default_factory=Adagrad, description="`use: sgd`, `adagrad`, `adam` or `ftrl`")
     begin: Literal["uniform", "normal", "zeros"] = Field(
         "uniform", description="distribution of a new row's values; they depend on seed, table and key only"

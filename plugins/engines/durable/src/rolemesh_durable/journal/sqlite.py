@@ -174,7 +174,7 @@ class SqliteStore(Store):
             if self._kept is None:
                 self._kept = self._open()
             yield self._kept
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter is damage in a text
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in CLOSING:  # Python's own errors have none
                 self.close()
             elif self._kept is not None:
@@ -214,9 +214,9 @@ class SqliteStore(Store):
             with suppress(sqlite3.Error):
                 connection.rollback()
 
-    def _error(self, error: sqlite3.Error) -> StateError:
+    def _error(self, error: sqlite3.Error | UnicodeDecodeError) -> StateError:
         text = str(error)
-        if type(error) is sqlite3.DatabaseError or "malformed" in text or "no such" in text:
+        if type(error) in (sqlite3.DatabaseError, UnicodeDecodeError) or "malformed" in text or "no such" in text:
             return JournalDamagedError(
                 f"the journal is damaged: {text}",
                 where=self.place,

@@ -177,7 +177,7 @@ def _router(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
 def _after(events: deque[Event], seq: int) -> Iterator[Event]:
     """Return the events after number `seq`. Numbers have no gaps, so they give the positions."""
     first = events[0].seq if events else 0
-    return islice(events, max(0, seq + 1 - first), None)
+    return islice(events, min(max(0, seq + 1 - first), len(events)), None)
 
 
 def _beyond(lines: deque[StepMetrics], step: int) -> Iterator[StepMetrics]:
