@@ -140,7 +140,7 @@ class SimCalls(RankExtension):
         self.calling.until(condition)
 
     def step_done(self, step: int, held: bool) -> None:
-        """All of `step` is done; who is only called, or held after this step, waits for its callers."""
+        """The rank has done all of `step`. A role that others only call, or that is held, waits for its callers."""
         self.calling.finished(step)
         self.calling.flush()
         if self.serving.edges and (not self.rank.job.schedule[self.rank.key[0]] or held):

@@ -64,7 +64,7 @@ def _asked(row: Mapping[str, Any], option: PromptOption) -> str | list[Message]:
     if _is_chat(value):
         if option is None and value[-1]["role"] == "assistant" and (both := _both_begin_with(row)):
             return both
-        return [{key: each[key] for key in each if each[key] is not None} for each in value]
+        return _without_nulls(value)
     what = f"the column {name!r} has {value!r:.80}, which is neither a text nor the messages of a chat"
     raise OptionsError(what, where="prompt", remedy="name another column, or correct the row")
 
@@ -91,7 +91,12 @@ def _both_begin_with(row: Mapping[str, Any]) -> list[Message]:
         return []
     most = min(len(chosen), len(rejected)) - 1
     same = next((n for n in range(most) if chosen[n] != rejected[n]), most)
-    return [{key: each[key] for key in each if each[key] is not None} for each in chosen[:same]]
+    return _without_nulls(chosen[:same])
+
+
+def _without_nulls(chat: list[Message]) -> list[Message]:
+    """Return the messages without keys that are null: a table gives each message the keys of all."""
+    return [{key: each[key] for key in each if each[key] is not None} for each in chat]
 
 
 def _filled(template: str, row: Mapping[str, Any]) -> str:
