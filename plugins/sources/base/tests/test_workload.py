@@ -53,14 +53,14 @@ def workload(source: Source, wait_s: float | None = None, **place: int) -> Sourc
 def test_a_rank_that_reads_again_does_not_give_up_while_the_broker_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "AGAIN_S", 0.02)
     made = workload(Slow(asks=8, away=True))
-    made._ctx.notes["read"] = ([("p", 3, 3)], False)
+    made._ctx.notes["read"] = ([("p", 3, 3)], False, True)
     assert list(asyncio.run(made.next())["n"]) == [0, 1, 2]
 
 
 def test_a_rank_that_reads_again_reports_a_record_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "AGAIN_S", 0.02)
     made = workload(Slow(asks=1_000_000, away=False))
-    made._ctx.notes["read"] = ([("p", 3, 3)], False)
+    made._ctx.notes["read"] = ([("p", 3, 3)], False, True)
     with pytest.raises(SourceError, match="3 records of partition 'p' at None that were there are gone"):
         asyncio.run(made.next())
 
@@ -69,7 +69,7 @@ def test_a_step_that_is_waited_for_goes_with_what_there_is() -> None:
     made = workload(Slow(asks=1_000_000, away=True))
     made._ctx.port.on_progress = lambda done, total: done >= 3
     assert asyncio.run(made.next()).rows == 0
-    assert made._ctx.notes["read"] == ([], False)
+    assert made._ctx.notes["read"] == ([], False, False)
 
 
 @pytest.mark.parametrize("wait_s", [None, 600.0])
@@ -197,3 +197,28 @@ def test_a_rank_that_is_killed_before_its_first_record_begins_where_it_began(
     found = asyncio.run(second.next())
     second.teardown()
     assert sorted(found["n"]) == sorted([1, 2] * len(later))
+
+
+def test_a_rank_that_is_drained_before_the_broker_answers_begins_when_it_answers() -> None:
+    options = BrokerOptions.model_validate({"streams": ["s"], "start": "newest"})
+    first = workload(ListsSource(options, {}, 1_000_000))
+    first._ctx.port.on_progress = lambda done, total: True
+    empty = asyncio.run(first.next())
+    state = first.snapshot()
+    first.teardown()
+    streams = {"s": [90, 91]}
+    second = workload(ListsSource(options, streams), wait_s=0.3)
+    second.restore(state)
+    streams["s"] += [1, 2]
+    found = asyncio.run(second.next())
+    second.teardown()
+    assert (len(empty), list(found["n"])) == (0, [1, 2])
+
+
+def test_a_full_first_step_is_a_beginning_also_after_a_kill() -> None:
+    options = BrokerOptions.model_validate({"streams": ["s"], "start": "oldest"})
+    first = workload(ListsSource(options, {"s": [90, 1, 2, 3, 4, 5]}))
+    asyncio.run(first.next())
+    notes = json.loads(json.dumps(dict(first._ctx.notes)))
+    first.teardown()
+    assert notes["read"][2] is True

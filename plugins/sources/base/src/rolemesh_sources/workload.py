@@ -90,15 +90,15 @@ class SourceWorkload(Workload):
     async def next(self) -> Batch:
         """Return the next records, one column per field. Behind the source's end the batch has no rows."""
         ctx = self._ctx
-        noted = ctx.notes.get(NOTE)
-        if noted and not self._begun:
+        taken, ended, begun = ctx.notes.get(NOTE) or ([], None, False)
+        if begun and not self._begun:
+            self._begun = True
             self._source.resume(self._position)
-        taken, ended = noted or ([], None)
         rows = await self._again(taken)
         if ended is None:
             ended = await self._collect(taken, rows)
-            ctx.notes[NOTE] = (taken, ended)
-        self._begun = True
+            self._begun = self._begun or bool(taken)
+            ctx.notes[NOTE] = (taken, ended, self._begun)
         self._position = _moved(self._position, taken)
         self._read.append((ctx.step, {partition: offset for partition, _, offset in taken}))
         if len(self._read) > UNACKNOWLEDGED:  # whoever acknowledges less acknowledges late
@@ -134,8 +134,9 @@ class SourceWorkload(Workload):
                     rows += got.rows
                 if len(rows) >= most:
                     return source.ended(position)
-            if not self._begun and NOTE not in self._ctx.notes and (taken or not source.waiting()):
-                self._ctx.notes[NOTE] = (taken, None)
+            if not self._begun and (taken or not source.waiting()):
+                self._begun = True
+                self._ctx.notes[NOTE] = (taken, None, True)
             now = time.monotonic()
             since = now if since is None and rows else since
             if len(taken) > before:
@@ -236,8 +237,9 @@ class SourceWorkload(Workload):
             ranks = self._ctx.world_size
             own = (p for p in position if self._source.rank_of(p, ranks) == self._ctx.rank)
             self._position |= {p: position[p] for p in own}
-        self._begun = True
-        self._source.resume(self._position)
+        self._begun = bool(state["read"])  # without: no rank of the job had seen the source yet
+        if self._begun:
+            self._source.resume(self._position)
 
     def teardown(self) -> None:
         """See `Workload.teardown`."""
