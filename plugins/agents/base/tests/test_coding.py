@@ -123,3 +123,38 @@ def test_the_file_of_tasks_is_beside_the_job_file_wherever_the_command_starts(tm
     (tmp_path / "tasks.jsonl").write_text(json.dumps({"prompt": "a", "test": "true"}))
     options = CodingOptions.model_validate({"tasks": "tasks.jsonl"}, context={"base": tmp_path})
     assert CodingEnvironment(options).size("train") == 1
+
+
+@pytest.mark.parametrize(
+    ("test", "hidden", "missing"),
+    [
+        ("pytst -q", (), True),
+        ("A=1 B= pytst -q", (), True),
+        ("judge.sh", (), True),
+        ("PATH=.:$PATH judge.sh", ("judge.sh",), False),
+        ("./judge.sh", (), False),
+        ("cd . && pytst", (), False),
+        ("if true; then true; fi", (), False),
+        ("python3 -I test.py", (), False),
+        ("(pytst)", (), False),
+        ('A="1 2" pytst', (), False),
+    ],
+)
+def test_a_test_without_its_program_fails_the_conversation_and_not_the_model(
+    sandbox: ProcessSandbox, test: str, hidden: tuple[str, ...], missing: bool
+) -> None:
+    episode = CodingEnvironment(CodingOptions()).episode()
+    episode.sandbox = sandbox
+    task = Task(0, {"prompt": "x", "test": test, "hidden": dict.fromkeys(hidden, "")})
+    if missing:
+        with pytest.raises(AgentError, match="the sandbox has no program"):
+            episode.reset(task, 0)
+    else:
+        episode.reset(task, 0)
+
+
+def test_a_test_that_a_limit_ends_is_counted(sandbox: ProcessSandbox) -> None:
+    episode = CodingEnvironment(CodingOptions()).episode()
+    episode.sandbox = sandbox
+    episode.reset(Task(0, {"prompt": "x", "test": "sleep 60"}), 0)
+    assert episode.reward().parts == {"test_over_limit": 1.0}

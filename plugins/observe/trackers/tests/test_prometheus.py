@@ -21,15 +21,16 @@ from rolemesh.runs.run import METRICS_FILE
 from rolemesh_prometheus import PrometheusObserver, PrometheusOptions, server
 
 
-def started(folder: Path, port: int = 0, host: str = "127.0.0.1") -> PrometheusObserver:
-    observer = PrometheusObserver(PrometheusOptions(interval_s=0, port=port, host=host))
+def started(folder: Path, port: int = 0, host: str = "127.0.0.1", run: str = "") -> PrometheusObserver:
+    observer = PrometheusObserver(PrometheusOptions(interval_s=0, port=port, host=host, run=run))
     observer.job_started(RunInfo("grpo", str(folder), 4, {"a": 2}, ()))
     return observer
 
 
 def scraped(folder: Path, host: str = "localhost:1") -> dict[tuple[str, ...], float]:
     [target] = json.loads((folder / "prometheus.json").read_text())
-    request = Request(f"http://{target['targets'][0]}/metrics", headers={"Host": host})
+    path = target["labels"]["__metrics_path__"]
+    request = Request(f"http://{target['targets'][0]}{path}", headers={"Host": host})
     with urlopen(request, timeout=HANG_S) as answer:
         families = text_string_to_metric_families(answer.read().decode())
     return {
@@ -60,6 +61,24 @@ def test_a_scrape_has_the_newest_values_and_the_state(tmp_path: Path) -> None:
     with pytest.raises(HTTPError, match="421"):  # a web site whose name leads here
         scraped(tmp_path, "evil.example")
     observer.job_ended({"status": "done"})
+
+
+@pytest.mark.parametrize("name", ["first", "my run/é"])
+def test_a_job_that_has_the_port_of_an_earlier_one_is_not_scraped_as_that(tmp_path: Path, name: str) -> None:
+    killed, third = tmp_path / "killed", tmp_path / "third"
+    killed.mkdir()
+    third.mkdir()
+    first = started(killed, run=name)
+    assert scraped(killed)["rolemesh_ranks_wanted", "a"] == 2
+    [target] = left = json.loads((killed / "prometheus.json").read_text())
+    first.job_ended({"status": "done"})
+    assert json.loads((killed / "prometheus.json").read_text()) == []
+    (killed / "prometheus.json").write_text(json.dumps(left))  # as after a SIGKILL of the master
+    second = started(third, int(target["targets"][0].rpartition(":")[2]), run="second")
+    assert scraped(third)["rolemesh_ranks_wanted", "a"] == 2
+    with pytest.raises(HTTPError, match="404"):
+        scraped(killed)
+    second.job_ended({"status": "done"})
 
 
 def test_a_restarted_master_shows_the_newest_values_before_its_first_line(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,6 +29,8 @@ _CLEAR = (
     '[ -d "$p" ] && chmod u+rwx -- "$p" || rm -f -- "$p"; done; chmod -R u+rwx -- {0} 2> /dev/null; rm -rf -- {0}'
 )
 """Removes what is in the place of a file, and lets its owner write in the folders above it."""
+_PROGRAM = re.compile(r"\s*((?:\w+=[\w./:$-]*\s+)*)([\w.+-]+)(?=\s|$)")
+"""The variables before the first word of a command line, and the word, if it is neither a path nor quoted."""
 
 
 class CodingTask(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,9 +102,12 @@ class CodingEpisode(ToolEpisode):
         return msgspec.convert(task.data, CodingTask).image
 
     def reset(self, task: Task, seed: int) -> Start:
-        """Write the task's files."""
+        """Write the task's files. Raises `AgentError` if the sandbox has no program for the test: no model can pass."""
         self._task = msgspec.convert(task.data, CodingTask)
         self._write(self._task.files)
+        found = _PROGRAM.match(self._task.test)
+        if found and not any(Path(path).name == found[2] for path in self._task.hidden):
+            self._need(*found.groups())
         prompt = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": self._task.prompt}]
         return Start(prompt, self.tools())
 
@@ -122,12 +128,14 @@ class CodingEpisode(ToolEpisode):
         """Write the hidden files and run the test. 1 if its exit status is 0.
 
         What the model has put in the place of a hidden file is removed. If the file still cannot be written, as on a
-        folder that the model has filled, the task is not solved.
+        folder that the model has filled, the task is not solved. The metric `test_over_limit` is the share of tests
+        that a limit of the sandbox has ended.
         """
-        solved = False
+        solved, ended = False, ""
         if not any(self._put(path, text, clear=True) for path, text in self._task.hidden.items()):
-            solved = self._box.run(self._task.test).code == 0
-        return Reward(float(solved), success=solved)
+            found = self._box.run(self._task.test)
+            solved, ended = found.code == 0, found.ended
+        return Reward(float(solved), {"test_over_limit": float(ended != "")}, success=solved)
 
     def snapshot(self) -> bytes:
         """See `Episode`. rolemesh stores the sandbox's folder."""
@@ -145,6 +153,13 @@ class CodingEpisode(ToolEpisode):
                 what, remedy="write sandbox: guarded (or container) in the options of the role environment"
             )
         return self.sandbox
+
+    def _need(self, variables: str, program: str) -> None:
+        if self._box.run(f"{variables}command -v {program}").code:
+            image = self._task.image
+            remedy = f"install it in the image {image}" if image else "install it where the sandbox's commands find it"
+            what = f"the sandbox has no program {program!r}, with which the task's test begins"
+            raise AgentError(what, where=self._task.test, remedy=remedy)
 
     def _write(self, files: Mapping[str, str]) -> None:
         for path, text in files.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from pydantic import Field
 
@@ -34,12 +35,13 @@ class PrometheusOptions(TrackerOptions):
 
 
 class PrometheusObserver(Tracker):
-    """Serves the newest values at ``/metrics`` while the master runs."""
+    """Serves the newest values at ``/metrics`` and ``/metrics/NAME`` while the master runs."""
 
     Options = PrometheusOptions
     service = "prometheus"
     client = "prometheus_client"
     _server: Server | None = None
+    _targets: Path
 
     def open(self, run: RunInfo, known: Cursor) -> tuple[str, int]:
         """Listen, and show what the master before this one has shown. Raises OSError if the port is taken."""
@@ -47,8 +49,9 @@ class PrometheusObserver(Tracker):
 
         self._server = Server(self.options.host, self.options.port, self.name(run), run.roles)
         host = f"[{self.options.host}]" if ":" in self.options.host else self.options.host
-        address = f"{host}:{self._server.port}"
-        write_json(Path(run.run_dir, TARGETS_FILE), [{"targets": [address], "labels": {"rolemesh_job": run.name}}])
+        address, self._targets = f"{host}:{self._server.port}", Path(run.run_dir, TARGETS_FILE)
+        labels = {"__metrics_path__": f"/metrics/{quote(self.name(run))}"}  # another job may have this port one day
+        write_json(self._targets, [{"targets": [address], "labels": labels}])
         if (line := newest(Path(run.run_dir), known.step, self.options.metrics)) is not None:
             self._server.show([line], [])
         return f"http://{address}/metrics", -1
@@ -66,7 +69,8 @@ class PrometheusObserver(Tracker):
             self._server.state(status)
 
     def close(self, status: str) -> None:
-        """Stop listening."""
+        """Stop listening, and leave no target behind."""
         if self._server is not None:
+            write_json(self._targets, [])
             self._server.close()
             self._server = None

@@ -50,7 +50,7 @@ class Server:
         handler = self._server.RequestHandlerClass
         self._server.RequestHandlerClass = type(handler.__name__, (handler,), {"timeout": SILENT_S})
         local = ip_address(self._server.server_address[0]).is_loopback
-        self._server.set_app(_guarded(self._server.get_app(), host, local))
+        self._server.set_app(_guarded(self._server.get_app(), job, host, local))
         self.port: int = self._server.server_port
 
     def show(self, lines: Sequence[Line], kinds: Sequence[str]) -> None:
@@ -87,8 +87,10 @@ def _ignore_gone_clients(request: Any, client_address: Any) -> None:
         log.error("a request for metrics from %s has failed: %r", client_address, error)
 
 
-def _guarded(app: Any, host: str, local: bool) -> Any:
+def _guarded(app: Any, job: str, host: str, local: bool) -> Any:
     """Return a WSGI application that refuses names by which a web site may lead browsers here (DNS rebinding).
+
+    It answers 404 to ``/metrics/NAME`` of another job, which has had this port before.
 
     `local`: it listens on a loopback address, where nobody else needs a name, so it refuses all foreign ones. On
     others, scrapers come by names that nobody knows here, so it refuses those only of browsers.
@@ -97,7 +99,11 @@ def _guarded(app: Any, host: str, local: bool) -> Any:
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Any:
         name = host_name(f"//{environ.get('HTTP_HOST', 'localhost')}")
         if is_own(name, [host]) or not (local or _is_of_browser(environ)):
-            return app(environ, start)
+            path = environ["PATH_INFO"].encode("latin-1").decode(errors="replace")  # PEP 3333
+            if path.removeprefix("/metrics/") not in (path, job):
+                start("404 Not Found", [("Content-Type", "text/plain")])
+                return [f"404: this server has the metrics of the job {job}\n".encode()]
+            return app({**environ, "PATH_INFO": "/metrics"}, start)
         start("421 Misdirected Request", [("Content-Type", "text/plain")])
         return [b"421: this server answers for addresses, localhost and its host name; see rolemesh-trackers' README\n"]
 

@@ -16,7 +16,7 @@ __all__ = ["serve"]
 
 
 def serve(code: int, asked: int, done: int) -> None:
-    """Run each cell.
+    """Run each cell. A process that a cell has forked ends where its cell ends.
 
     - `code`: a file with the cell's text.
     - `asked`: a pipe with the length of the text in 8 bytes.
@@ -25,7 +25,7 @@ def serve(code: int, asked: int, done: int) -> None:
     for each in (code, asked, done):
         os.set_inheritable(each, False)
     ours, sys.modules["__main__"] = sys.modules["__main__"], types.ModuleType("__main__")
-    variables, number = sys.modules["__main__"].__dict__, 0
+    variables, number, own = sys.modules["__main__"].__dict__, 0, os.getpid()
     variables["__builtins__"] = ours.__dict__["__builtins__"]
     while len(told := os.read(asked, 8)) == 8:
         number += 1
@@ -33,6 +33,8 @@ def serve(code: int, asked: int, done: int) -> None:
         failed = run(text, f"<cell {number}>", variables)
         sys.stdout.flush()
         sys.stderr.flush()
+        if os.getpid() != own:
+            os._exit(failed)
         os.write(done, bytes([failed]))
 
 

@@ -314,6 +314,17 @@ class SandboxConformance(PluginConformance):
         assert "SyntaxError" in sandbox.cell("x = = 1").output
         assert sandbox.cell("x").output == "1\n"
 
+    def test_a_process_that_a_cell_forks_ends_with_its_cell(self, sandbox: Sandbox) -> None:
+        """Only the first interpreter runs later cells, and it keeps its variables."""
+        sandbox.cell("import os\nx = 5\nif os.fork(): os.wait()\nelse: x = 6")
+        sandbox.cell("if os.fork(): os.wait()\nelse: 1 / 0")
+        assert [sandbox.cell(f"print({number}, x)").output for number in range(4)] == [
+            "0 5\n",
+            "1 5\n",
+            "2 5\n",
+            "3 5\n",
+        ]
+
     @pytest.mark.parametrize("code", ["while True: pass", "import os; os._exit(3)", "raise SystemExit(3)"])
     def test_an_interpreter_that_hangs_or_ends_is_replaced(self, sandbox: Sandbox, code: str) -> None:
         """The next output says that the variables are gone."""
