@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import socket
+import subprocess
 import tarfile
 import time
 from pathlib import Path
@@ -116,12 +117,13 @@ def test_a_named_pipe_is_stored_and_a_socket_left_out(tmp_path: Path) -> None:
     assert os.listdir(two) == ["pipe"]
 
 
-def test_a_folder_larger_than_its_limit_is_an_error(tmp_path: Path) -> None:
-    one = folder(tmp_path / "1")
-    for number in range(4):
-        (one / f"{number}").write_bytes(os.urandom(1_000_000))
-    with pytest.raises(AgentError, match="more than 1 MB"):
-        pack(one, 1)
+def test_a_folder_that_is_too_large_or_too_deep_has_no_archive(tmp_path: Path) -> None:
+    large, deep = folder(tmp_path / "large"), folder(tmp_path / "deep")
+    (large / "file").write_bytes(os.urandom(3_000_000))
+    subprocess.run(["mkdir", "-p", "/".join(["d" * 200] * 30)], cwd=deep, check=True)
+    assert pack(large, 1) is None
+    assert pack(deep, 1) is None
+    empty(str(deep))
 
 
 @pytest.mark.parametrize("name", ["/tmp/rolemesh-was-here", "../rolemesh-was-here", "a/../../b"])

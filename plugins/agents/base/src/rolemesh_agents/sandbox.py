@@ -25,7 +25,11 @@ class Limits(BaseModel, extra="forbid", frozen=True):
     memory_mb: int = Field(default=512, gt=0, description="memory of one process, in 10^6 bytes")
     processes: int = Field(default=32, gt=0, description="processes at the same time")
     output_kb: int = Field(default=64, gt=0, description="kept output of one command, in 10^3 bytes; the rest is cut")
-    disk_mb: int = Field(default=64, gt=0, description="size of the folder, in 10^6 bytes")
+    disk_mb: int = Field(
+        default=64,
+        gt=0,
+        description="size of the folder, in 10^6 bytes; folders in folders of 3,500 characters are too large, too",
+    )
     network: bool = Field(default=False, description="whether commands may reach the network")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import stat
@@ -22,7 +23,7 @@ _BLOCK = 4096
 _KINDS = (stat.S_ISREG, stat.S_ISDIR, stat.S_ISLNK, stat.S_ISFIFO)
 
 
-def pack(folder: Path, limit_mb: float, begun: Sequence[int] = ()) -> bytes:
+def pack(folder: Path, limit_mb: float, begun: Sequence[int] = ()) -> bytes | None:
     """Return the content of `folder`, in the order of names. It has files (holes and blocks of zeros need no space),
     folders, symbolic links as they are, hard links between files of the folder, and named pipes. It leaves out sockets
     and devices. Owners are fixed, and setuid bits removed.
@@ -30,17 +31,26 @@ def pack(folder: Path, limit_mb: float, begun: Sequence[int] = ()) -> bytes:
     `begun` has the times in ns at which commands began. All files that one command has changed get one time, later than
     those of earlier commands. So ``make`` builds the same as before, and the clock does not change the archive.
 
-    Raises `AgentError` if the archive would have more than `limit_mb` times 10^6 bytes of files.
+    Return None if the archive would have more than twice `limit_mb` times 10^6 bytes, or a path is longer than the
+    system takes.
     """
+    try:
+        return _packed(folder, limit_mb, begun)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return None
+        raise
+
+
+def _packed(folder: Path, limit_mb: float, begun: Sequence[int]) -> bytes | None:
     out, first = io.BytesIO(), dict[tuple[int, int], str]()
     limit = int(limit_mb * 1e6)
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT, encoding="utf-8") as tar:
         found = list(_entries(str(folder)))
         times = _Times([about.st_mtime_ns for _, _, about in found], begun)
         for name, path, about in found:
-            if out.tell() > 2 * limit:
-                what = f"the folder of the sandbox has more than {limit_mb:g} MB"
-                raise AgentError(what, where=str(folder), remedy="raise disk_mb in the limits of the sandbox")
+            if out.tell() + about.st_blocks * 512 > 2 * limit:
+                return None
             info = _info(name, path, about, times.of(about.st_mtime_ns))
             key = (about.st_dev, about.st_ino)
             if stat.S_ISREG(about.st_mode) and about.st_nlink > 1 and key in first:

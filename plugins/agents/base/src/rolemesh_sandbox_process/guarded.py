@@ -219,7 +219,9 @@ class GuardedSandbox(Sandbox):
         return self._ask("cell", {"cell": code}, seconds)
 
     def snapshot(self) -> bytes | None:
-        """Return a tar archive of the folder; None after a cell, since variables cannot be stored."""
+        """Return a tar archive of the folder. None after a cell, since variables cannot be stored, and for a folder
+        that is too large or too deep: a model's mistake is no failure.
+        """
         if self._used_cells:
             return None
         try:
