@@ -227,3 +227,36 @@ def test_a_text_that_the_reward_evaluates_harms_no_rank(made: Callable[..., McpE
 def test_a_held_out_task_among_the_training_tasks_is_an_error(made: Callable[..., McpEnvironment]) -> None:
     with pytest.raises(OptionsError, match="among the training tasks"):
         made(held_out="tasks.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("row", "lacks"),
+    [
+        ({"prompt": "2 + 2?", "solution": "4"}, "no answer"),
+        ({"prompt": "2 + 2?", "answer": None}, "no answer"),
+        ({"prompt": "2 + 2?", "answer": ["4", "four"]}, "no answer"),
+        ({"prompt": None, "answer": "4"}, "neither a prompt nor messages"),
+        ({"messages": [], "answer": "4"}, "neither a prompt nor messages"),
+    ],
+)
+def test_a_task_that_nothing_can_judge_or_ask_is_an_error(
+    made: Callable[..., McpEnvironment], tmp_path: Path, row: dict[str, Any], lacks: str
+) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps(TASKS[0]) + "\n" + json.dumps(row) + "\n")
+    with pytest.raises(OptionsError, match=f"task 2 of .* {lacks}"):
+        made(tasks=str(tmp_path / "rows.jsonl"))
+    if lacks == "no answer":
+        made(tasks=str(tmp_path / "rows.jsonl"), judge="judge")
+
+
+@pytest.mark.parametrize(("answer", "said"), [(4, "4"), (True, "true"), (2.5, "2.5"), ("", "")])
+def test_an_answer_that_is_no_text_is_compared_as_json(
+    made: Callable[..., McpEnvironment], tmp_path: Path, answer: Any, said: str
+) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "x", "answer": answer}) + "\n")
+    environment = made(tasks=str(tmp_path / "rows.jsonl"))
+    episode = environment.episode()
+    episode.reset(Task(0, environment.task("train", 0, seed=0)), seed=0)
+    episode.reply(said)
+    assert episode.reward() == Reward(1.0, success=True)
+    episode.close()

@@ -41,8 +41,9 @@ class McpEnvironment(Environment):
         super().__init__(options)
         if options.reward is not None and options.judge is not None:
             raise OptionsError("reward and judge are given", where="judge", remedy="leave one of them out")
-        self._tasks = {"train": _rows("tasks", options.tasks)}
-        self._tasks["eval"] = [] if options.held_out is None else _rows("held_out", options.held_out)
+        answered = options.reward is None and options.judge is None
+        self._tasks = {"train": _rows("tasks", options.tasks, answered)}
+        self._tasks["eval"] = [] if options.held_out is None else _rows("held_out", options.held_out, answered)
         both = {*map(_key, self._tasks["train"])} & {*map(_key, self._tasks["eval"])}
         if both:
             what = f"a held-out task is among the training tasks: {min(both)[:200]}"
@@ -137,7 +138,7 @@ class McpEpisode(Episode):
                 raise AgentError(what, where=option, remedy="correct the name")
         self._tools = {name: described(known[name], self._repeatable) for name in names}
         head = [] if options.system is None else [{"role": "system", "content": options.system}]
-        own = self._task.get("messages") or [{"role": "user", "content": str(self._task.get("prompt", ""))}]
+        own = self._task.get("messages") or [{"role": "user", "content": self._task["prompt"]}]
         self._messages = [*head, *own]
         return Start(list(self._messages), tuple(self._tools.values()))
 
@@ -192,7 +193,8 @@ class McpEpisode(Episode):
                 what = f"the tool {judge} has returned no number: {told[:200]}"
                 raise AgentError(what, where="judge", remedy="let it return the reward as its text") from None
         said = self._said.rpartition("</think>")[2]
-        right = said.strip() == str(self._task.get("answer", "")).strip()
+        answer = self._task["answer"]
+        right = said.strip() == (answer if isinstance(answer, str) else json.dumps(answer)).strip()
         return Reward(float(right), success=right)
 
     def close(self) -> None:
@@ -211,17 +213,28 @@ def _plain_reward(function: Any, task: Mapping[str, Any], messages: Sequence[Mes
     return msgspec.to_builtins(_reward(function, task, messages))
 
 
-def _rows(option: str, path: str) -> list[dict[str, Any]]:
+def _rows(option: str, path: str, answered: bool) -> list[dict[str, Any]]:
+    """Return the tasks of a file. `answered`: nothing but their answers can judge."""
     try:
         lines = Path(path).read_bytes().splitlines()  # a text may have other ends of lines in it
         rows = [json.loads(line) for line in lines if line.strip()]
     except (OSError, ValueError, RecursionError) as error:
         raise OptionsError(f"the tasks cannot be read: {error}", where=option, remedy="write JSON lines") from error
-    wrong = next((row for row in rows if not isinstance(row, dict) or not ({"prompt", "messages"} & row.keys())), None)
-    if wrong is not None:
-        what = f"a task has neither a prompt nor messages: {str(wrong)[:200]}"
-        raise OptionsError(what, where=option, remedy="write objects with a prompt")
+    for number, row in enumerate(rows, 1):
+        if lack := _lack(row, answered):
+            what, remedy = f"task {number} of {path} {lack[0]}: {str(row)[:200]}", lack[1]
+            raise OptionsError(what, where=option, remedy=remedy)
     return rows
+
+
+def _lack(row: Any, answered: bool) -> tuple[str, str] | None:
+    """Return what is wrong with a task, and the remedy."""
+    asked = row if isinstance(row, dict) else {}
+    if not (isinstance(asked.get("prompt"), str) or (asked.get("messages") and isinstance(asked["messages"], list))):
+        return "has neither a prompt nor messages", "write objects with a prompt, a text"
+    if answered and not isinstance(asked.get("answer"), str | int | float):
+        return "has no answer, a text or a number", "write an answer, or give the option reward or judge"
+    return None
 
 
 def _key(row: Mapping[str, Any]) -> str:
