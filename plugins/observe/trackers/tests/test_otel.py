@@ -11,7 +11,11 @@ from threading import Thread
 
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsPartialSuccess,
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
 
 from rolemesh.api.observer import Event, RunInfo, StepMetrics
 from rolemesh_otel import OtelObserver, OtelOptions
@@ -19,11 +23,11 @@ from rolemesh_otel.variables import target, without_login
 
 
 class Collector(ThreadingHTTPServer):
-    """A collector. It answers with `status`, and keeps what it accepted."""
+    """A collector. It answers with `status` and one of `answers`, by path, and keeps what it accepted."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.status = 200
+        self.status, self.answers = 200, dict[str, bytes]()
         self.accepted: list[tuple[str, str | None, bytes]] = []
 
     def points(self) -> dict[str, list[tuple[int, float]]]:
@@ -48,6 +52,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.accepted.append((self.path, self.headers["X-Key"], body))
         self.send_response(self.server.status)
         self.end_headers()
+        self.wfile.write(self.server.answers.get(self.path, b""))
 
     def log_message(self, *_: object) -> None:
         """Print nothing."""
@@ -113,6 +118,36 @@ def test_a_message_that_a_collector_cannot_read_is_not_repeated(
     observer.steps_finished((line(1, reward=0.5),))
     assert collector.points()["rolemesh.step"] == [(10**9, 1)]
     assert "the tracker otel leaves out metrics" in caplog.text
+
+
+@pytest.mark.parametrize("rejected", [0, 2])
+def test_points_that_a_collector_rejects_are_named_once_and_not_repeated(
+    collector: Collector, tmp_path: Path, caplog: pytest.LogCaptureFixture, rejected: int
+) -> None:
+    partial = ExportMetricsPartialSuccess(rejected_data_points=rejected, error_message="out of order")
+    collector.answers["/v1/metrics"] = ExportMetricsServiceResponse(partial_success=partial).SerializeToString()
+    collector.answers["/v1/logs"] = b"OK"
+    observer = started(collector, tmp_path)
+    observer.event(Event(1, 1, 1.0, "recovered", {"number": 2, "restarted": ["a/0"], "seconds": 0.7, "at": 3.0}))
+    for step in range(2):
+        observer.steps_finished((line(step, reward=0.5),))
+    observer.job_ended({"status": "done"})
+    paths = [path for path, _, _ in collector.accepted]
+    assert (paths.count("/v1/metrics"), paths.count("/v1/logs")) == (2, 1)
+    assert caplog.text.count("has rejected 2 of the points or records: out of order") == (rejected > 0)
+
+
+def test_records_follow_points_that_are_rejected(collector: Collector, tmp_path: Path) -> None:
+    """In the same attempt, as after a time without the collector."""
+    partial = ExportMetricsPartialSuccess(rejected_data_points=1)
+    collector.answers["/v1/metrics"] = ExportMetricsServiceResponse(partial_success=partial).SerializeToString()
+    observer = started(collector, tmp_path)
+    collector.status = 503
+    observer.steps_finished((line(0, reward=0.5),))
+    observer.event(Event(1, 1, 1.0, "recovered", {"number": 2, "restarted": ["a/0"], "seconds": 0.7, "at": 3.0}))
+    collector.status = 200
+    observer.job_ended({"status": "done"})
+    assert {path for path, _, _ in collector.accepted} == {"/v1/metrics", "/v1/logs"}
 
 
 def test_the_variables_of_opentelemetry_hold_without_options(

@@ -10,7 +10,7 @@ from pydantic import Field, SecretStr
 
 from rolemesh.api.observer import RunInfo
 from rolemesh_otel.variables import Signal, Target, resource_attributes, target
-from rolemesh_tracking import Cursor, Line, Note, Tracker, TrackerOptions
+from rolemesh_tracking import Cursor, Line, Note, Refused, Tracker, TrackerOptions
 
 __all__ = ["OtelObserver", "OtelOptions"]
 
@@ -63,11 +63,17 @@ class OtelObserver(Tracker):
         from rolemesh_otel.messages import log_records, metrics
         from rolemesh_otel.posting import post
 
+        refused: Refused | None = None
         if lines and (target := self._target("metrics")):
-            post(target, metrics(self._resource, lines))
+            try:
+                post(target, metrics(self._resource, lines))
+            except Refused as error:
+                refused = error
         if (notes or self._config) and (target := self._target("logs")):
             post(target, log_records(self._resource, notes, self._config))
             self._config = {}
+        if refused is not None:
+            raise refused
 
     def close(self, status: str) -> None:
         """The protocol has no end."""
