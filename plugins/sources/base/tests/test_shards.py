@@ -442,6 +442,27 @@ def test_nanoseconds_become_pythons_microseconds(tmp_path: Path, name: str) -> N
     assert set(nothing.values()) == {None}
 
 
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_columns_of_json_have_the_values_that_they_stand_for(tmp_path: Path, name: str) -> None:
+    """As `datasets.Json` writes them."""
+    texts = pa.array(['{"x":1}', '"text"', None, "[1, null]"])
+    table = pa.table({"a": pa.ExtensionArray.from_storage(pa.json_(), texts), "text": texts})
+    if name == "a.parquet":
+        parquet.write_table(table, tmp_path / name)
+    else:
+        with ipc.new_file(tmp_path / name, table.schema) as writer:
+            writer.write_table(table)
+    rows = read(tmp_path, name)
+    assert [row["a"] for row in rows] == [{"x": 1}, "text", None, [1, None]]
+    assert [row["text"] for row in rows] == texts.to_pylist()
+
+
+def test_a_column_of_json_that_is_none_is_named(tmp_path: Path) -> None:
+    broken = pa.ExtensionArray.from_storage(pa.json_(), pa.array(["{"]))
+    parquet.write_table(pa.table({"a": broken}), tmp_path / "a.parquet")
+    assert "a value of column 'a' is none of Python" in fails(tmp_path, "a.parquet").what
+
+
 def test_a_column_that_is_there_twice_is_named_and_others_can_be_read(tmp_path: Path) -> None:
     arrays = [pa.array([1, 2]), pa.array([3, 4]), pa.array([5, 6])]
     parquet.write_table(pa.Table.from_arrays(arrays, names=["a", "a", "b"]), tmp_path / "a.parquet")

@@ -259,6 +259,13 @@ def test_times_of_pandas_are_read_in_microseconds_and_impossible_ones_refused(tm
     passed = timedelta(microseconds=nanoseconds // 1000)
     zoned, plain = datetime(1970, 1, 1, tzinfo=UTC) + passed, datetime(1970, 1, 1) + passed
     assert [list(row.values()) for row in read_rows(path)] == [[zoned, plain, passed], [None] * 3]
+    nested = pyarrow.array([[nanoseconds]], pyarrow.list_(kinds[0]))
+    pyarrow.parquet.write_table(pyarrow.table({"seen": nested}), path)
+    assert read_rows(path) == [{"seen": [zoned]}]
+    nowhere = pyarrow.array([0], pyarrow.timestamp("us", "Nowhere/Land"))
+    pyarrow.parquet.write_table(pyarrow.table({"t": nowhere}), path)
+    with pytest.raises(OptionsError, match="a value is none of Python"):
+        read_rows(path)
     pyarrow.parquet.write_table(pyarrow.table({"t": pyarrow.array([1 << 60], pyarrow.timestamp("us"))}), path)
     with pytest.raises(OptionsError, match="a value is none of Python"):
         read_rows(path)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import json
 from typing import Any, NamedTuple
 
-__all__ = ["Kind", "common", "in_python", "kind_of"]
+__all__ = ["BEYOND", "Kind", "common", "kind_of", "listed", "shortened"]
 
 NONE = "nothing but nulls"
+JSON = "extension<arrow.json>"
+"""The type of columns of JSON, as `datasets.Json` has them."""
+BEYOND = (OverflowError, UnicodeDecodeError, KeyError, json.JSONDecodeError)
+"""Errors for values that Python has not: times after the year 9999, texts that are none, time zones without a name."""
 
 
 class Kind(NamedTuple):
@@ -60,8 +65,32 @@ def common(one: Kind, other: Kind) -> Kind | None:
     return Kind(one.name, tuple(zip(names, known, strict=True))) if len(known) == len(parts) else None
 
 
-def in_python(type: Any) -> Any:
-    """Return the type whose values Python's `datetime` can hold: nanoseconds become microseconds."""
+def shortened(batch: Any) -> Any:
+    """Return an Arrow batch whose times Python's `datetime` can hold: nanoseconds become microseconds."""
+    arrow = importlib.import_module("pyarrow")
+    schema = arrow.schema([field.with_type(_in_python(field.type)) for field in batch.schema])
+    return batch if schema == batch.schema else batch.cast(schema, safe=False)
+
+
+def listed(batch: Any) -> list[dict[str, Any]]:
+    """Return the rows of a `shortened` batch, JSON as the values that it stands for. Raises `BEYOND`."""
+    found: list[dict[str, Any]] = batch.to_pylist()
+    if coded := [field for field in batch.schema if JSON in str(field.type)]:
+        found = [row | {field.name: _from_json(field.type, row[field.name]) for field in coded} for row in found]
+    return found
+
+
+def _from_json(type: Any, value: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, list):
+        return [_from_json(type.value_type, each) for each in value]
+    if isinstance(value, dict):
+        return {field.name: _from_json(field.type, value[field.name]) for field in type}
+    return json.loads(value) if str(type) == JSON else value
+
+
+def _in_python(type: Any) -> Any:
     arrow = importlib.import_module("pyarrow")
     types = arrow.types
     if types.is_timestamp(type) and type.unit == "ns":
@@ -71,9 +100,9 @@ def in_python(type: Any) -> Any:
     if types.is_duration(type) and type.unit == "ns":
         return arrow.duration("us")
     if types.is_struct(type):
-        return arrow.struct([field.with_type(in_python(field.type)) for field in type])
+        return arrow.struct([field.with_type(_in_python(field.type)) for field in type])
     if types.is_map(type):
-        return arrow.map_(in_python(type.key_type), in_python(type.item_type))
+        return arrow.map_(_in_python(type.key_type), _in_python(type.item_type))
     if types.is_list(type):
-        return arrow.list_(in_python(type.value_type))
-    return arrow.large_list(in_python(type.value_type)) if types.is_large_list(type) else type
+        return arrow.list_(_in_python(type.value_type))
+    return arrow.large_list(_in_python(type.value_type)) if types.is_large_list(type) else type

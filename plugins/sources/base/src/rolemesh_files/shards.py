@@ -22,7 +22,7 @@ from zlib import crc32
 
 import msgspec
 
-from rolemesh_files.columns import Kind, common, in_python, kind_of
+from rolemesh_files.columns import BEYOND, Kind, common, kind_of, listed, shortened
 from rolemesh_sources import Offset, Records, SourceError
 
 __all__ = ["COMPRESSED", "FORMATS", "ShardPosition", "Shards", "format_of"]
@@ -36,8 +36,6 @@ READ_BYTES = 64 << 20
 """Bytes of samples of a tar file after which a read returns."""
 SAMPLE_BYTES = 1 << 30
 """Maximum bytes of a member of a tar file."""
-BEYOND = (OverflowError, UnicodeDecodeError, KeyError)
-"""Errors for values that Python has not: times after the year 9999, texts that are none, time zones without a name."""
 BLOCK = 512
 REST_BYTES = 1 << 20
 """Bytes behind the end of a tar file in which the source looks for more."""
@@ -111,16 +109,15 @@ class _Columns(_Shard):
     def taken(self, batches: Iterator[tuple[Any, int]], skipped: int) -> Iterator[tuple[Mapping[str, Any], int]]:
         """Yield the rows of `batches` without the first ones, each with the byte that comes with its batch."""
         for batch, byte in batches:
-            schema = importlib.import_module("pyarrow").schema(map(_in_python, batch.schema))
-            batch = batch if schema == batch.schema else batch.cast(schema, safe=False)
+            batch = shortened(batch)
             for first in range(skipped, batch.num_rows, 64):
                 for row in self._rows(batch.slice(first, 64)):
                     yield row, byte
             skipped = max(skipped - batch.num_rows, 0)
 
-    def _rows(self, batch: Any) -> list[Mapping[str, Any]]:
+    def _rows(self, batch: Any) -> Sequence[Mapping[str, Any]]:
         try:
-            return list(batch.to_pylist())
+            return listed(batch)
         except BEYOND as error:
             if batch.num_columns == 1:
                 what = f"a value of column {batch.schema.names[0]!r} is none of Python: {error}"
@@ -128,10 +125,6 @@ class _Columns(_Shard):
             for name in batch.schema.names:
                 self._rows(batch.select([name]))
             raise
-
-
-def _in_python(field: Any) -> Any:
-    return field.with_type(in_python(field.type))
 
 
 class _Parquet(_Columns):

@@ -15,6 +15,7 @@ import msgspec
 
 from rolemesh.errors import OptionsError, nearest
 from rolemesh.runs.jsonl import UNDECODABLE
+from rolemesh_files.columns import BEYOND, listed, shortened
 
 __all__ = ["read_rows"]
 
@@ -91,44 +92,18 @@ def _parquet(path: Path) -> Iterator[Row]:
     arrow = _arrow(path)
     try:
         for batch in arrow.parquet.ParquetFile(path, coerce_int96_timestamp_unit="us").iter_batches():
-            yield from _rows(arrow, path, batch)
+            yield from _rows(path, batch)
     except arrow.ArrowException as error:
         raise _unreadable(path, str(error), "write the file again") from error
 
 
-def _rows(arrow: Any, path: Path, batch: Any) -> list[Row]:
-    """Return the rows of an Arrow batch. Its times become microseconds, as Python's `datetime` has them, and its JSON
-    (`datasets.Json`) the values that it stands for."""
-    types = arrow.types
-    fields = []
-    for field in batch.schema:
-        if types.is_timestamp(field.type):
-            field = field.with_type(arrow.timestamp("us", field.type.tz))
-        elif types.is_duration(field.type):
-            field = field.with_type(arrow.duration("us"))
-        elif types.is_time64(field.type):
-            field = field.with_type(arrow.time64("us"))
-        fields.append(field)
+def _rows(path: Path, batch: Any) -> list[Row]:
+    """Return the rows of an Arrow batch."""
     try:
-        found: list[Row] = batch.cast(arrow.schema(fields), safe=False).to_pylist()
-    except (ValueError, OverflowError) as error:
-        if isinstance(error, arrow.ArrowException):
-            raise
+        return listed(shortened(batch))
+    except BEYOND as error:
         remedy = "leave the column out, or write its values as text"
         raise _unreadable(path, f"a value is none of Python: {error}", remedy) from error
-    if coded := [field for field in fields if "arrow.json" in str(field.type)]:
-        found = [row | {field.name: _from_json(field.type, row[field.name]) for field in coded} for row in found]
-    return found
-
-
-def _from_json(type: Any, value: Any) -> Any:
-    if value is None:
-        return None
-    if isinstance(value, list):
-        return [_from_json(type.value_type, each) for each in value]
-    if isinstance(value, dict):
-        return {field.name: _from_json(field.type, value[field.name]) for field in type}
-    return json.loads(value) if str(type) == "extension<arrow.json>" else value
 
 
 def _saved(folder: Path, split: str | None) -> Iterator[Row]:
@@ -150,7 +125,7 @@ def _saved(folder: Path, split: str | None) -> Iterator[Row]:
         for file in state["_data_files"]:
             with arrow.memory_map(str(folder / Path(file["filename"]).name)) as source:
                 for batch in arrow.ipc.open_stream(source):
-                    yield from _rows(arrow, folder, batch)
+                    yield from _rows(folder, batch)
     except arrow.ArrowException as error:
         raise _unreadable(folder, str(error), "save the dataset again") from error
 
@@ -166,7 +141,7 @@ def _facts(folder: Path, name: str) -> Any:
 
 def _arrow(path: Path) -> Any:
     try:
-        for part in ("ipc", "parquet", "types"):
+        for part in ("ipc", "parquet"):
             importlib.import_module(f"pyarrow.{part}")
     except ImportError as error:
         raise _unreadable(path, "pyarrow is not installed", "pip install 'rolemesh-rewards[arrow]'") from error
