@@ -28,6 +28,7 @@ DEMO = (
     "agents/base",
     "observe/trackers",
     "schedulers/collocation",
+    "sources/base",
     "workloads/fsdp",
     "workloads/reasoning-gym",
     "workloads/rewards",

@@ -298,7 +298,9 @@ class SimAgent:
         if not self.alive:
             return
         steps = self.memory.steps(rank.key)
-        exited = ae.RankExited(*rank.key, rank.generation, exit_code, signal, snapshots=steps)
+        said = self.memory.said.get((rank.key, rank.generation), ())
+        failure = next((each.failure for each in said if isinstance(each, m.RankFailed)), None)
+        exited = ae.RankExited(*rank.key, rank.generation, exit_code, signal, snapshots=steps, failure=failure)
         self.world.at(self.world.between(0.01, 0.05), self.handle, exited)
 
     # ------------------------------------------------------------------------------------------- disk and replicas

@@ -174,6 +174,17 @@ def test_the_ranks_own_report_wins_over_its_exit_code() -> None:
     assert later[-1].ranks[0].failure == report.ranks[0].failure
 
 
+@pytest.mark.parametrize("ended", [{"exit_code": 1}, {"signal": 9}])
+def test_a_report_that_is_late_is_read_where_the_rank_has_kept_it(ended: dict[str, int]) -> None:
+    told = Failure("exception", "work", 0, message="boom")
+    machine = started()
+    machine.handle(ae.RankExited(*WORK, failure=told, **ended), 0.0)
+    (report,) = reports(machine.handle(ae.Sampled(), 2.0))
+    assert report.ranks[0].failure is not None
+    assert (report.ranks[0].failure.message, report.ranks[0].failure.node) == ("boom", "n")
+    assert reports(machine.handle(ae.FromRank(m.RankFailed(told)), 2.1))[-1].ranks == report.ranks
+
+
 def test_a_rank_that_exits_without_a_word_has_failed_and_one_that_was_halted_is_gone() -> None:
     machine = started()
     machine.handle(ae.RankExited(*WORK, exit_code=3), 0.0)

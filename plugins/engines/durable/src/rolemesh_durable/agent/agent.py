@@ -43,6 +43,7 @@ from rolemesh_durable.protocol.agent.reporting import Identity
 from rolemesh_durable.protocol.agent.start_queue import AT_ONCE
 from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.protocol.starts import RankStart, for_rank
+from rolemesh_durable.rank.said import Said
 from rolemesh_durable.refusals import refused
 from rolemesh_processes.guard import MARKER
 from rolemesh_processes.reserve import Reserve
@@ -201,7 +202,9 @@ class Agent:
         role, rank, generation = death.who
         left, printed = self._memory.left(role, rank), "" if death.error else self._logs.tail(role, rank)
         ended = death.exit_code, death.signal, death.error, left, death.cause, printed
-        return e.RankExited(role, rank, generation, *ended)
+        kept = Said(str(self._guard.tmp), role, rank, generation).read()
+        failure = next((each.failure for each in kept if isinstance(each, m.RankFailed)), None)
+        return e.RankExited(role, rank, generation, *ended, failure)
 
     def _do(self, event: e.Event) -> None:
         """Let the machine handle an event. Events from its effects are handled afterwards."""

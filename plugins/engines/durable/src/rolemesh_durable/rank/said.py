@@ -1,4 +1,5 @@
-"""The messages of a rank about itself, in a file beside its sockets: a dead agent's next incarnation reads them.
+"""The messages of a rank about itself, in a file beside its sockets: its agent reads them when the rank has ended, and
+a dead agent's next incarnation.
 
 Lines of metrics are not in it: ranks keep those themselves.
 """

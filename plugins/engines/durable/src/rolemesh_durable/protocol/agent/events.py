@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from rolemesh.api.failures import Failure
 from rolemesh.api.rank_ref import OfRank
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.extension_message import Sealed
@@ -63,7 +64,8 @@ class FromRank(msgspec.Struct, frozen=True):
 class RankExited(OfStart, frozen=True):
     """A rank's process is gone. `error` says why it could not start, and `cause` is the `Failure`'s.
 
-    `snapshots`: its steps in memory. `log_tail`: the last lines that it printed.
+    `snapshots`: its steps in memory. `log_tail`: the last lines that it printed. `failure`: the one that the rank has
+    noted beside its sockets, since its message may still be on the way.
     """
 
     exit_code: int | None = None
@@ -72,6 +74,7 @@ class RankExited(OfStart, frozen=True):
     snapshots: tuple[int, ...] = ()
     cause: Literal["start", "environment"] = "start"
     log_tail: str = ""
+    failure: Failure | None = None
 
 
 class Fetched(OfStart, frozen=True):

@@ -138,6 +138,8 @@ class AgentRank(msgspec.Struct):
             return None
         if now < self.exited_at + EXIT_NOTICE_S and not exited.error and exited.signal is None:
             return None
+        if exited.failure is not None:
+            return exited.failure
         failure = describe_exit(
             exited.role, exited.rank, exited.exit_code, exited.signal, exited.error, exited.generation, exited.cause
         )
