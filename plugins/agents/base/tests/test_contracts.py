@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rolemesh.api.service import CallError
 from rolemesh.errors import PluginError
-from rolemesh_agents import Environment, Observation, Outcome, Reward, Start, Task, Tool, ToolEpisode, tool
+from rolemesh_agents import Environment, Observation, Outcome, Reward, Start, Task, Tool, ToolCall, ToolEpisode, tool
 from rolemesh_agents.conversations.sampling import as_turn, sample_turn
 from rolemesh_agents.episodes.answers import as_observation, as_outcome, as_reward, as_start
 from rolemesh_agents.errors import BreachError, ConversationFailedError
@@ -195,6 +195,31 @@ class Array(ToolEpisode):
     @tool
     def look(self, what: np.ndarray) -> str:  # type: ignore[type-arg]
         return ""
+
+
+class Named(ToolEpisode):
+    def reset(self, task: Task, seed: int) -> Start:
+        return Start([], self.tools())
+
+    def reward(self) -> Reward:
+        return Reward(0.0)
+
+    @tool
+    def look(
+        self, _at: str, model_config: int, schema: dict[str, int], copy: bool = True, *, model_dump: int = 3
+    ) -> str:
+        return f"{_at} {model_config} {schema} {copy} {model_dump}"
+
+
+def test_a_parameter_may_have_a_name_that_pydantic_uses_itself(recwarn: pytest.WarningsRecorder) -> None:
+    (found,) = Named.tools()
+    assert [*found.parameters["properties"]] == ["_at", "model_config", "schema", "copy", "model_dump"]
+    assert found.parameters["required"] == ["_at", "model_config", "schema"]
+    episode = Named()
+    call = ToolCall("look", {"_at": "a", "model_config": 2, "schema": {"x": 1}, "copy": False})
+    assert episode.call(call).content == "a 2 {'x': 1} False 3"
+    assert "_at: Field required" in episode.call(ToolCall("look", {})).content
+    assert not recwarn.list
 
 
 @pytest.mark.parametrize(

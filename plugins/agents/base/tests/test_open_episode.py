@@ -96,6 +96,10 @@ def test_a_reward_may_run_an_event_loop_of_its_own() -> None:
     assert judged("asyncio.run(asyncio.sleep(0, 3))") == 3.0
 
 
+def test_a_reward_may_use_processes_of_its_own() -> None:
+    assert judged("__import__('multiprocessing').Pool(1).apply(abs, (-2,))") == 2.0
+
+
 @pytest.mark.parametrize(
     ("said", "error", "reason"),
     [

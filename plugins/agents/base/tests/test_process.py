@@ -233,3 +233,18 @@ def test_a_guard_that_is_killed_loses_its_sandbox_and_no_more(tmp_path: Path) ->
         assert sandbox.run("echo again").output == "again\n"
     finally:
         sandbox.close()
+
+
+def test_an_object_has_the_same_address_in_each_sandbox(tmp_path: Path) -> None:
+    refused = subprocess.run(["setarch", "--addr-no-randomize", "true"], check=False, capture_output=True).returncode
+    if refused:
+        pytest.skip("the kernel refuses personality(2)")
+    outputs = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        sandbox = ProcessSandbox(ProcessOptions())
+        sandbox.open(tmp_path / name, Limits(seconds=60))
+        outputs.append([sandbox.run([DEBIAN, "-c", "print(object())"]), sandbox.cell("object()")])
+        sandbox.close()
+    assert outputs[0] == outputs[1]
+    assert "object at 0x" in outputs[0][1].output

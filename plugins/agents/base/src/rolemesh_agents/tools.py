@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
-from pydantic import TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 
 from rolemesh.errors import PluginError
@@ -56,7 +56,8 @@ class ToolEpisode(Episode):
         except ValidationError as error:
             wrong = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'arguments'}: {e['msg']}" for e in error.errors())
             return Observation(f"wrong arguments for {call.name}: {wrong}")
-        found = getattr(self, call.name)(**{name: getattr(given, name) for name in type(given).model_fields})
+        fields = zip(_parameters(methods[call.name]), type(given).model_fields, strict=True)
+        found = getattr(self, call.name)(**{parameter.name: getattr(given, field) for parameter, field in fields})
         return _awaited(found) if inspect.isawaitable(found) else _observed(found)
 
 
@@ -73,8 +74,12 @@ def _marked(cls: type[Any]) -> dict[str, Callable[..., Any]]:
     return {name: method for name, method in found.items() if hasattr(method, "__rolemesh_tool__")}
 
 
+def _parameters(method: Callable[..., Any]) -> list[inspect.Parameter]:
+    return list(inspect.signature(method, eval_str=True).parameters.values())[1:]
+
+
 def _model(method: Callable[..., Any]) -> Any:
-    parameters = list(inspect.signature(method, eval_str=True).parameters.values())[1:]
+    parameters = _parameters(method)
     for each in parameters:
         if each.kind not in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY):
             raise _wrong(method, f"takes {each}", "give each parameter a name and a type")
@@ -82,7 +87,13 @@ def _model(method: Callable[..., Any]) -> Any:
             raise _wrong(
                 method, f"has the parameter {each.name!r} without a type", f"write {each.name}: str, or int, …"
             )
-    fields: dict[str, Any] = {p.name: (p.annotation, ... if p.default is p.empty else p.default) for p in parameters}
+    fields: dict[str, Any] = {}
+    for number, each in enumerate(parameters):
+        default: Any = ... if each.default is each.empty else each.default
+        if each.name.startswith("_") or hasattr(BaseModel, each.name):  # a name that pydantic takes for its own
+            fields[f"parameter{number}_"] = each.annotation, Field(default, alias=each.name)
+        else:
+            fields[each.name] = each.annotation, default
     try:
         return create_model(method.__name__, __config__={"extra": "forbid"}, **fields)
     except PydanticUserError as error:

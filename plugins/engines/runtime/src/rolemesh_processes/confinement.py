@@ -20,7 +20,8 @@ _NO_NEW_PRIVS, _SET_SECCOMP, _FILTER_MODE = 38, 22, 2
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _WRITES: Final = (1 << 1) | sum(1 << bit for bit in range(4, 13))
 """Landlock's rights to change files: WRITE_FILE, REMOVE_* and MAKE_* (landlock(7))."""
-_LATER_WRITES: Final = {2: 1 << 13, 3: 1 << 14}
+_TRUNCATE_SINCE: Final = 3
+_LATER_WRITES: Final = {2: 1 << 13, _TRUNCATE_SINCE: 1 << 14}
 """Rights to change files that a later version of Landlock added: REFER and TRUNCATE."""
 _SCOPED: Final = 0b11
 """No abstract sockets of others, and no signals to them (from version 6 on)."""
@@ -114,9 +115,11 @@ _FREE: Final = (
     (290, 19),
 )
 """The numbers of the calls that a sealed process may make with any arguments, by architecture."""
-_OPENAT, _CLONE, _CLONE3, _PRLIMIT, _FCNTL = (257, 56), (56, 220), (435, 435), (302, 261), (72, 25)
+_OPENAT, _CLONE, _CLONE3, _PRLIMIT, _FCNTL, _IOCTL = (257, 56), (56, 220), (435, 435), (302, 261), (72, 25), (16, 29)
 _FCNTL_FREE: Final = (0, 1, 2, 3, 4, 1030)
 """F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC."""
+_IOCTL_FREE: Final = (0x5401, 0x5421, 0x5450, 0x5451)
+"""TCGETS, FIONBIO, FIONCLEX, FIOCLEX: what Python asks of a descriptor that it opens, and an event loop of its pipe."""
 
 _READ_FILES: Final = 1 << 2
 """CAP_DAC_READ_SEARCH."""
@@ -126,19 +129,21 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def seal() -> list[str]:
     """Leave this process only what a computation needs: its memory, threads, timers, open descriptors, and reading
-    files. It can change no file, start no process, signal none, and open no socket. Cannot be undone.
+    files. It can change no file, start no process, signal none, and open no socket. Cannot be undone. It can write to
+    /dev/null where Landlock tells that from files (Linux 6.2).
 
     Returns what the kernel does not enforce here; empty if it enforces everything. A refused call fails with EPERM.
     """
     for name in ("CORE", "FSIZE"):
         resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (0, 0))
-    gaps = keep_files((), scoped=True)
+    gaps = keep_files((os.devnull,), scoped=True)
+    by_landlock = not gaps and _landlock() >= _TRUNCATE_SINCE
     # Of root's rights, only that of reading files: others would let it read the memory of processes.
     _libc.capset(struct.pack("Ii", 0x20080522, 0), struct.pack("6I", *(_READ_FILES,) * 2, 0, 0, 0, 0))
     machine = os.uname().machine
     if machine not in _ARCHITECTURES:
         return [*gaps, f"there is no filter of system calls for {machine}"]
-    program = _program(*_ARCHITECTURES[machine])
+    program = _program(*_ARCHITECTURES[machine], opens=by_landlock)
     buffer = ctypes.create_string_buffer(program, len(program))
     head = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer)))
     if _libc.prctl(_SET_SECCOMP, ctypes.c_ulong(_FILTER_MODE), ctypes.byref(head), 0, 0) < 0:
@@ -154,7 +159,7 @@ def keep_files(writable: Sequence[str], *, scoped: bool = False) -> list[str]:
     Returns what the kernel does not enforce here. Without Landlock (Linux 5.13) that is all about files.
     """
     _libc.prctl(_NO_NEW_PRIVS, ctypes.c_ulong(1), 0, 0, 0)
-    version = _libc.syscall(ctypes.c_long(_CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint(1))
+    version = _landlock()
     if version < 1:
         return [f"the kernel has no Landlock: {os.strerror(ctypes.get_errno())}"]
     rights = _WRITES | sum(more for since, more in _LATER_WRITES.items() if version >= since)
@@ -165,7 +170,7 @@ def keep_files(writable: Sequence[str], *, scoped: bool = False) -> list[str]:
     try:
         for path in writable:
             opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
-            allowed = rights if os.path.isdir(path) else rights & (_WRITES & 0b10 | _LATER_WRITES[3])
+            allowed = rights if os.path.isdir(path) else rights & (_WRITES & 0b10 | _LATER_WRITES[_TRUNCATE_SINCE])
             rule = struct.pack("=Qi", allowed, opened)
             _libc.syscall(ctypes.c_long(_ADD_RULE), ctypes.c_int(rules), ctypes.c_int(1), rule, ctypes.c_uint(0))
             os.close(opened)
@@ -174,6 +179,11 @@ def keep_files(writable: Sequence[str], *, scoped: bool = False) -> list[str]:
     finally:
         os.close(rules)
     return []
+
+
+def _landlock() -> int:
+    """Return the version of Landlock; -1 without it, and its errno."""
+    return int(_libc.syscall(ctypes.c_long(_CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint(1)))
 
 
 def limit_files(more: int) -> None:
@@ -196,18 +206,22 @@ def limit_memory(more: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
-def _program(architecture: int, column: int) -> bytes:
-    """Return the filter. `seccomp_data` has the call's number at 0, the architecture at 4, argument n at 16 + 8 n."""
+def _program(architecture: int, column: int, *, opens: bool) -> bytes:
+    """Return the filter. `seccomp_data` has the call's number at 0, the architecture at 4, argument n at 16 + 8 n.
+
+    `opens`: it leaves to Landlock which files may be opened for writing.
+    """
     lines = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _REFUSE), (_LOAD, 0, 0, 0)]
     for numbers in _FREE:
         if (number := numbers[column]) is not None:
             lines += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ALLOW)]
     lines += [(_EQUAL, 0, 1, _CLONE3[column]), (_RETURN, 0, 0, _UNKNOWN)]  # the C library then calls clone
-    lines += _with_argument(_OPENAT[column], 2, [(_ANY_BIT, 1, 0, _WRITING), (_RETURN, 0, 0, _ALLOW)])
+    lines += _with_argument(_OPENAT[column], 2, [(_ANY_BIT, 1, 0, 0 if opens else _WRITING), (_RETURN, 0, 0, _ALLOW)])
     lines += _with_argument(_CLONE[column], 0, [(_ANY_BIT, 0, 1, _CLONE_THREAD), (_RETURN, 0, 0, _ALLOW)])
     lines += _with_argument(_PRLIMIT[column], 0, [(_EQUAL, 0, 1, 0), (_RETURN, 0, 0, _ALLOW)])
-    free = [line for each in _FCNTL_FREE for line in ((_EQUAL, 0, 1, each), (_RETURN, 0, 0, _ALLOW))]
-    lines += _with_argument(_FCNTL[column], 1, free)
+    for call, known in ((_FCNTL, _FCNTL_FREE), (_IOCTL, _IOCTL_FREE)):
+        free = [line for each in known for line in ((_EQUAL, 0, 1, each), (_RETURN, 0, 0, _ALLOW))]
+        lines += _with_argument(call[column], 1, free)
     lines.append((_RETURN, 0, 0, _REFUSE))
     return b"".join(struct.pack("HBBI", *line) for line in lines)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import pickle
@@ -24,6 +25,7 @@ from rolemesh_processes.beginning import die_with_parent
 from rolemesh_processes.confinement import keep_files, limit_memory, seal
 from rolemesh_processes.forking import Frames, alone, moved, send
 from rolemesh_processes.judging_code import NO_NAMES, first_other_name, only_computes
+from rolemesh_processes.semaphores import use_anonymous_memory
 
 __all__ = [
     "DONE",
@@ -236,9 +238,14 @@ class _Watch:
 
 def judge_rows(own: socket.socket, work: Work, watch: _Watch) -> None:
     """Judge the rows that come over the socket, until its end. The process cannot do anything else from now on."""
-    gaps = seal() if work.sealed else keep_files((os.environ["TMPDIR"], os.devnull))
+    if work.sealed:
+        gaps = seal()
+    else:
+        gaps = keep_files((os.environ["TMPDIR"], os.devnull))
+        use_anonymous_memory()
     if gaps:
         send(own, GAPS, msgspec.msgpack.encode(gaps))
+    asyncio.set_event_loop_policy(None)  # as in a new process: a loop that has ended before the fork hides the next one
     watch.number = own.fileno()
     most = _most_memory() + work.memory // 2
     frames = Frames(_LONGEST)

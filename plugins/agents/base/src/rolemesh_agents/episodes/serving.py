@@ -24,6 +24,7 @@ from rolemesh_agents.episodes.plain_errors import as_plain
 from rolemesh_agents.episodes.worker import LateError, name_of
 from rolemesh_processes.confinement import keep_files, limit_files, limit_memory
 from rolemesh_processes.forking import Frames, send
+from rolemesh_processes.semaphores import use_anonymous_memory
 
 __all__ = ["ANSWER", "AWAITS", "IMPORTED", "STACKS", "STACK_SIGNAL", "STEP", "Direct", "serve_episode"]
 
@@ -81,6 +82,7 @@ def serve_episode(own: socket.socket, *, body: EpisodeBody, memory_mb: float | N
                     if not body.writes:
                         keep_files((str(body.folder), os.devnull))
                         limit_files(MOST_BYTES)
+                        use_anonymous_memory()
             except Exception as error:
                 found = msgspec.msgpack.encode({"error": as_plain(error)})
             send(own, ANSWER, found)

@@ -10,6 +10,7 @@ __all__ = [
     "CLONE",
     "die_with",
     "drop_capabilities",
+    "fixed_addresses",
     "mount",
     "no_new_privileges",
     "pivot",
@@ -32,6 +33,7 @@ CLONE: Final = {
 _PDEATHSIG, _DUMPABLE, _CAPBSET_DROP, _SUBREAPER, _NO_NEW_PRIVS, _AMBIENT, _AMBIENT_CLEAR = 1, 4, 24, 36, 38, 47, 4
 _MOUNT_SETATTR, _AT_RECURSIVE, _RDONLY, _AT_FDCWD = 442, 0x8000, 1, -100
 _DETACH = 2
+_NO_RANDOM_ADDRESSES = 0x0040000
 _PIVOT_ROOT = {"x86_64": 155}
 """Numbers of pivot_root(2); on newer architectures it is 41."""
 _CAPABILITIES = 64
@@ -99,6 +101,13 @@ def untraceable() -> None:
 def no_new_privileges() -> None:
     """Forbid this process and its descendants to gain privileges from setuid files."""
     _prctl(_NO_NEW_PRIVS, 1)
+
+
+def fixed_addresses() -> None:
+    """Let programs that this process executes have the same addresses each time, where the kernel allows it: they print
+    them, as in ``<object at 0x…>``, and a repeated command must print the same.
+    """
+    _libc.personality(ctypes.c_ulong(_NO_RANDOM_ADDRESSES))
 
 
 def drop_capabilities() -> None:

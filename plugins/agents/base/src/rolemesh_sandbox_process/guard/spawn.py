@@ -12,7 +12,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, NoReturn
 
-from rolemesh_sandbox_process.guard.kernel import die_with, drop_capabilities, no_new_privileges, subreaper, untraceable
+from rolemesh_sandbox_process.guard.kernel import (
+    die_with,
+    drop_capabilities,
+    fixed_addresses,
+    no_new_privileges,
+    subreaper,
+    untraceable,
+)
 from rolemesh_sandbox_process.guard.namespaces import enter, loopback, prepare
 from rolemesh_sandbox_process.guard.seccomp import restrict
 
@@ -139,6 +146,7 @@ def _execute(setup: Mapping[str, Any], command: Sequence[str], parent: int) -> N
         if setup["user"]:
             _become(setup["user"])
             die_with(parent)  # a change of the user has cleared it
+        fixed_addresses()
         no_new_privileges()
         if setup["isolation"] == "namespaces":
             drop_capabilities()
