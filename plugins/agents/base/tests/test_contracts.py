@@ -208,12 +208,12 @@ class Named(ToolEpisode):
     def look(
         self, _at: str, model_config: int, schema: dict[str, int], copy: bool = True, *, model_dump: int = 3
     ) -> str:
-        return f"{_at} {model_config} {schema} {copy} {dict}"
+        return f"{_at} {model_config} {schema} {copy} {model_dump}"
 
 
 def test_a_parameter_may_have_a_name_that_pydantic_uses_itself(recwarn: pytest.WarningsRecorder) -> None:
     (found,) = Named.tools()
-    assert [*found.parameters["properties"]] == ["_at", "model_config", "schema", "copy", "dict"]
+    assert [*found.parameters["properties"]] == ["_at", "model_config", "schema", "copy", "model_dump"]
     assert found.parameters["required"] == ["_at", "model_config", "schema"]
     episode = Named()
     call = ToolCall("look", {"_at": "a", "model_config": 2, "schema": {"x": 1}, "copy": False})

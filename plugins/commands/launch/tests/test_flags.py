@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from rolemesh.errors import JobFileError, NameInUseError
 from rolemesh_durable.unused_keys import warnings
@@ -121,6 +124,19 @@ def test_a_flag_without_effect_is_reported_and_an_impossible_one_is_refused() ->
 )
 def test_a_flag_that_another_leaves_without_effect_is_said(given: dict[str, str], ray: bool, said: list[str]) -> None:
     assert [text.partition(" changes nothing: ")[0] for text in without_effect(given, ray=ray)] == said
+
+
+@pytest.mark.parametrize("given", ["train.py -- --lr 1", "-- train.py --lr 1", "train.py a -- b", "train.py -- -- b"])
+def test_a_script_gets_the_arguments_that_torchrun_gives_it(given: str, tmp_path: Path) -> None:
+    from torch.distributed.run import parse_args
+
+    (tmp_path / "train.py").touch()
+    command = [Path(sys.executable).with_name("rolemesh"), "launch", "--print-job", *given.split()]
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert (
+        yaml.safe_load(shown)["roles"]["worker"]["options"]["arguments"]
+        == parse_args(given.split()).training_script_args
+    )
 
 
 def test_every_flag_of_torchrun_is_known() -> None:

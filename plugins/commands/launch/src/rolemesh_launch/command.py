@@ -195,6 +195,8 @@ def launch(
 
       rolemesh launch --nproc-per-node 2 train.py --print-job > job.yaml
     """
+    if script[1:2] == ["--"]:
+        del script[1]  # as torchrun does
     given = {
         "rdzv-backend": rdzv_backend, "rdzv-endpoint": rdzv_endpoint, "rdzv-conf": rdzv_conf, "node-rank": node_rank,
         "master-addr": master_addr, "master-port": master_port, "local-addr": local_addr,
