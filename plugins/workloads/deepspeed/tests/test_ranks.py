@@ -7,8 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import trainer_group
+from transformers import LlamaConfig, LlamaForCausalLM
 
+from rolemesh import Batch, Ragged
 from rolemesh_checkpoint.reshard import merge, reshard
 from rolemesh_deepspeed import DeepSpeedOptions, DeepSpeedWorkload
 from rolemesh_runtime.digest import digest
@@ -164,3 +167,26 @@ def test_adapters_alone_are_trained_as_fsdp_trains_them_and_continue_bit_for_bit
 @stages(3)
 def test_a_batch_without_rows_on_any_rank_changes_nothing(group, tiny_model, texts, stage):
     trainer_group.assert_no_rows_change_nothing(group, options(tiny_model, stage), [texts(0), texts(1)])
+
+
+def test_a_frozen_model_in_bfloat16_has_the_positions_of_transformers(group, tmp_path):
+    """Rounded frequencies of its rotations are wrong by radians after some hundred tokens."""
+    config = LlamaConfig(
+        vocab_size=97, hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+        max_position_embeddings=4096, initializer_range=0.3,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(tmp_path)
+    ids = np.random.default_rng(0).integers(3, 97, 2000)
+    columns = {"prompt_ids": ids[:1800], "completion_ids": ids[1800:]}
+    batch = Batch({name: Ragged.from_rows([row], np.int32) for name, row in columns.items()} | {"index": np.zeros(1)})
+    given = {"model": str(tmp_path), "frozen": True, "dtype": "bfloat16"}
+    (found,) = group(trainer_group.logprobs, 1, given, batch, [1])
+
+    def wanted(dtype: torch.dtype) -> np.ndarray:
+        model = LlamaForCausalLM.from_pretrained(tmp_path, dtype=dtype).eval()
+        with torch.no_grad():
+            said = torch.log_softmax(model(torch.tensor(ids)[None]).logits[0, 1799:-1].float(), -1)
+        return said.gather(-1, torch.tensor(ids)[1800:, None])[:, 0].numpy()
+
+    exact = wanted(torch.float32)
+    assert np.abs(found[0] - exact).mean() < 2 * np.abs(wanted(torch.bfloat16) - exact).mean()

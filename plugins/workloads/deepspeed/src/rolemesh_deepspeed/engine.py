@@ -56,7 +56,11 @@ class Engine(Trainer):
         self._every = list(model.parameters())
         self._inner = model
         if options.frozen:  # DeepSpeed divides what is trained: a reference is whole on each rank
-            self.model = _Model(model.to(self.device, self._dtype), model, self._dtype)
+            for parameter in model.to(
+                self.device
+            ).parameters():  # no buffer: frequencies are float32
+                parameter.data = parameter.data.to(self._dtype)
+            self.model = _Model(model, model, self._dtype)
             return
         dims = {name: len(p.ds_shape if divided else p.shape) for name, p in self._named.items()}
         optimizer = of(divided_by_decay(self._named, dims, options.weight_decay), options)
