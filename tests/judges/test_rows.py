@@ -39,6 +39,14 @@ def says(text: str) -> dict[str, str]:
     return {"role": "assistant", "content": text}
 
 
+def words_of(first: bool) -> Any:
+    """Return a tokenizer. `first`: it writes <s> before each text."""
+    words = tokenizer()
+    if first:
+        words.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    return words
+
+
 PROMPTS = [[user("w20 w21")], [user("w20"), says("w22"), user("w23")]]
 
 
@@ -64,17 +72,19 @@ def test_sft_learns_the_tokens_of_trls_sft_trainer(models: Any, template: str, p
     assert answered(words, prompt, ["w24 w25"], {}) == (same, [ours])
 
 
-def test_sft_learns_plain_texts_as_trls_sft_trainer_does(models: Any) -> None:
+@pytest.mark.parametrize("first", [False, True], ids=["", "the tokenizer writes the begin of a text"])
+def test_sft_learns_plain_texts_as_trls_sft_trainer_does(models: Any, first: bool) -> None:
     from trl import SFTConfig, SFTTrainer
 
+    words = words_of(first)
     judge = SFTTrainer(
         loaded(models["llama"]),
         args=SFTConfig(output_dir=tempfile.mkdtemp(), **_common()),
         train_dataset=trl_side.dataset({"prompt": ["w20 w21"], "completion": [" w22"]}),
-        processing_class=tokenizer(),
+        processing_class=words,
     )
     found = next(iter(judge.get_train_dataloader()))
-    same, (ours,) = answered(tokenizer(), "w20 w21", [" w22"], {})
+    same, (ours,) = answered(words, "w20 w21", [" w22"], {})
     assert [*same, *ours] == found["input_ids"][0].tolist()
     assert ours == [token for token in found["labels"][0].tolist() if token != -100]
 
@@ -83,9 +93,7 @@ def test_sft_learns_plain_texts_as_trls_sft_trainer_does(models: Any) -> None:
 def test_pretraining_reads_the_tokens_of_trls_sft_trainer(models: Any, tmp_path: Path, first: bool) -> None:
     from trl import SFTConfig, SFTTrainer
 
-    words = tokenizer()
-    if first:
-        words.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    words = words_of(first)
     words.save_pretrained(tmp_path)
     texts = ["w20 w21", "w22", "w23 </s>"]
     judge = SFTTrainer(

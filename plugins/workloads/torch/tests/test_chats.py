@@ -23,12 +23,12 @@ class Words:
 
     eos_token_id = "eos"
 
-    def __init__(self, template: str | None = TURN) -> None:
-        self.template = template
+    def __init__(self, template: str | None = TURN, around: str = "") -> None:
+        self.template, self.around = template, around
 
-    def __call__(self, text: str, add_special_tokens: bool) -> dict[str, list[str]]:
-        assert not add_special_tokens
-        return {"input_ids": text.split()}
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[str]]:
+        before, _, after = self.around.partition("text") if add_special_tokens else ("", "", "")
+        return {"input_ids": [*before.split(), *text.split(), *after.split()]}
 
     def get_chat_template(self, tools: Any = None) -> str:
         if self.template is None:
@@ -69,6 +69,23 @@ def test_a_model_without_a_chat_template_is_named_as_such() -> None:
     with pytest.raises(RolemeshError, match=r"the model has no chat template(.|\n)*chat: false"):
         answered(Words(None), [ASK], ["yes"], {})
     assert answered(Words(None), "ask", [" yes"], {}) == (["ask"], [["yes", "eos"]])
+
+
+@pytest.mark.parametrize(
+    ("around", "asked", "prompt"),
+    [
+        ("", "ask ", "ask"),
+        ("begin text", "ask ", "begin ask"),
+        ("begin text eos", "ask ", "begin ask"),
+        ("text eos", "ask ", "ask"),
+        ("mask sop text", "ask ", "mask sop ask"),
+        ("begin text", "begin ask ", "begin ask"),
+        ("begin text", "", "begin"),
+    ],
+)
+def test_a_plain_text_begins_as_each_text_of_the_tokenizer_and_ends_once(around: str, asked: str, prompt: str) -> None:
+    same, (answer,) = answered(Words(None, around), asked, ["yes"], {})
+    assert (same, answer) == (prompt.split(), ["yes", "eos"])
 
 
 def test_the_answer_is_the_first_column_that_has_one() -> None:

@@ -56,9 +56,7 @@ class Engine(Trainer):
         self._every = list(model.parameters())
         self._inner = model
         if options.frozen:  # DeepSpeed divides what is trained: a reference is whole on each rank
-            for parameter in model.to(
-                self.device
-            ).parameters():  # no buffer: frequencies are float32
+            for parameter in model.to(self.device).parameters():  # no buffer: frequencies are float32
                 parameter.data = parameter.data.to(self._dtype)
             self.model = _Model(model, model, self._dtype)
             return

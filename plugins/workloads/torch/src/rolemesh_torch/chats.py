@@ -61,7 +61,8 @@ def answered(
 
     - `asked`: the messages of a chat, or a plain text.
     - `answers`: texts, or the messages that follow `asked`, which they may repeat. After a chat an answer ends as the
-      chat template ends a turn; after a plain text it ends with the tokenizer's ``eos_token``.
+      chat template ends a turn; after a plain text it ends with the tokenizer's ``eos_token``. A plain text begins with
+      the tokens that the tokenizer writes before each text, as a rollout's prompt does.
     - `columns`: see `chat_text`, which also says what is raised.
 
     Tokens of the prompt that the template renders otherwise before an answer belong to the answers. Raises
@@ -73,8 +74,9 @@ def answered(
         return found
 
     if isinstance(asked, str):
-        prompt = tokens(asked)
-        wholes = [[*tokens(f"{asked}{each}"), tokenizer.eos_token_id] for each in answers]
+        first, end = _around(tokenizer)
+        prompt = _begun(first, tokens(asked))
+        wholes = [[*_begun(first, tokens(f"{asked}{each}")), end] for each in answers]
     else:
         follow = [_following(asked, each) for each in answers]
         _check_calls(tokenizer, follow, columns)
@@ -83,6 +85,16 @@ def answered(
         wholes = [tokens(chat_text(tokenizer, each, columns, prompt=False)) for each in chats]
     same = min((_common(prompt, whole) for whole in wholes), default=len(prompt))
     return prompt[:same], [whole[same:] for whole in wholes]
+
+
+def _around(tokenizer: Any) -> tuple[list[int], int]:
+    """Return the tokens that the tokenizer writes before each text, and its end of a text."""
+    first, end = [*tokenizer("")["input_ids"]], tokenizer.eos_token_id
+    return first[:-1] if first[-1:] == [end] else first, end
+
+
+def _begun(first: list[int], text: list[int]) -> list[int]:
+    return text if text[: len(first)] == first else [*first, *text]
 
 
 def _check_calls(tokenizer: Any, answers: Sequence[Sequence[Mapping[str, Any]]], columns: Mapping[str, Any]) -> None:
