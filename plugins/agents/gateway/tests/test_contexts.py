@@ -55,6 +55,31 @@ def test_a_harmless_change_of_a_turn_continues(change):
     assert contexts().place([SYSTEM, FIRST, {**TURN, **change}, TOLD], [ADD]) == Continue(0, [TOLD])
 
 
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("1.0", "1"),
+        ("1e2", "100"),
+        ("-0.0", "0"),
+        ('[1.0, {"b": 2.50}]', '[1,{"b":2.5}]'),
+        ("12345678901234567890", "12345678901234567000"),
+        ("1e400", "1e400"),
+        ("1.10", "1.1"),
+    ],
+)
+def test_numbers_that_javascript_writes_again_continue(said, told):
+    """`told` is JSON.stringify(JSON.parse(said))."""
+
+    def turn(arguments):
+        return {**TURN, "tool_calls": [{**CALL, "function": {"name": "add", "arguments": f'{{"a": {arguments}}}'}}]}
+
+    made = Contexts([SYSTEM, FIRST], [ADD])
+    made.answered(0, [SYSTEM, FIRST], turn(said), 0)
+    assert made.place([SYSTEM, FIRST, turn(told), TOLD], [ADD]) == Continue(0, [TOLD])
+    other = turn("2.75")
+    assert made.place([SYSTEM, FIRST, other, TOLD], [ADD]) != Continue(0, [TOLD])
+
+
 def test_other_ids_of_calls_continue_if_they_fit():
     turn, told = copy.deepcopy(TURN), {**TOLD, "tool_call_id": "other"}
     turn["tool_calls"][0]["id"] = "other"

@@ -257,10 +257,15 @@ def test_pretrain_separates_files_and_rows_by_the_end_of_text(
     (here / "texts").mkdir()
     (here / "texts/a.txt").write_text("? ?")
     (here / "texts/b.jsonl").write_text('{"text": "?\u2028?"}\n{"text": "? <eos>", "url": "?"}\n')
+    (here / "texts/d.csv").write_text("url,text\n?,?\n")
+    (here / "texts/e.txt").write_bytes(b"\xef\xbb\xbf?")
+    (here / "texts/.git").mkdir()
+    for hidden in (".git/config", ".a.txt.swp"):
+        (here / "texts" / hidden).write_text("? ? ? ?")
     made(capsys, "pretrain", "x", "--model", str(tiny_model), "--data", "texts")
     text: Any = runpy.run_path("x/data.py")["Text"]
-    given = {"model": str(tiny_model), "data": "texts", "window": 8, "rows": 1, "ctx": RankContext()}
-    assert text(**given).windows.tolist() == [[1, 1, 0, 1, 1, 0, 1, 0]]
+    given = {"model": str(tiny_model), "data": "texts", "window": 12 + ends, "rows": 1, "ctx": RankContext()}
+    assert text(**given).windows.tolist() == [[1, 1, 0, 1, 1, 0, 1, 0, *[0] * ends, 1, 0, 1, 0]]
     (here / "texts/c.jsonl").write_text('{"content": "?"}\n')
     with pytest.raises(ValueError, match=r"row of .*c\.jsonl has no column text: name the column"):
         text(**given)

@@ -39,6 +39,7 @@ def test_two_masters_log_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "chosen by the variable")
     (tmp_path / "job.yaml").write_text("name: grpo\nroles: {a: {env: {HF_TOKEN: hf_x}}}\n")
+    (tmp_path / "events.jsonl").write_text('{"seq": 1, "time": 900.5, "kind": "job_started", "data": {}}\n')
     first = started(tmp_path)
     first.steps_finished((line(0, reward=0.25), line(1, reward=math.nan)))
     first.event(Event(7, 1, 1.0, "recovered", {"number": 2, "restarted": ["a/0"], "seconds": 0.7, "at": 3.0}))
@@ -47,7 +48,7 @@ def test_two_masters_log_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     second.job_ended({"status": "failed"})
     client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
     [run] = client.search_runs([client.get_experiment_by_name("chosen by the variable").experiment_id])
-    assert (run.info.run_name, run.info.status) == ("grpo", "FAILED")
+    assert (run.info.run_name, run.info.status, run.info.start_time) == ("grpo", "FAILED", 900_500)
     assert run.data.params == {"name": "grpo", "roles.a.env.HF_TOKEN": "***"}
     assert run.data.tags["team"] == "t"
     assert run.data.tags["event.000007"].startswith("recovered after step 1: recovery 2: a/0 ready again")

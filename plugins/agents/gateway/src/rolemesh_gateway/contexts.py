@@ -197,9 +197,14 @@ def _text(content: Any, turn: bool) -> str:
 
 
 def _arguments(given: Any) -> Any:
-    if not isinstance(given, str):
-        return given or {}
+    """Return a call's arguments with their numbers as doubles: JavaScript writes 1.0 as 1."""
     try:
-        return json.loads(given or "{}")
-    except (ValueError, RecursionError):
+        text = given if isinstance(given, str) else json.dumps(given or {})
+        return json.loads(text or "{}", parse_float=_number, parse_int=_number)
+    except (TypeError, ValueError, RecursionError):
         return given
+
+
+def _number(text: str) -> int | float:
+    value = float(text)
+    return int(value) if value.is_integer() and abs(value) < 1 << 63 else value

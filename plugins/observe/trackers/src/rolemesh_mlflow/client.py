@@ -37,9 +37,12 @@ class Session:
         self._experiment = self._chosen(experiment, artifacts)
         self._id = ""
 
-    def begin(self, name: str, config: Mapping[str, object], tags: Mapping[str, str]) -> str:
-        """Create a run, and return its id."""
-        self._id = self._client.create_run(self._experiment, run_name=name, tags=dict(tags)).info.run_id
+    def begin(
+        self, name: str, config: Mapping[str, object], tags: Mapping[str, str], began: float | None = None
+    ) -> str:
+        """Create a run, and return its id. `began`: its start in seconds since 1970; None for now."""
+        start = None if began is None else int(began * 1000)
+        self._id = self._client.create_run(self._experiment, start, dict(tags), name).info.run_id
         params = {allowed(key): str(value)[:VALUE_CHARACTERS] for key, value in config.items()}
         for batch in _batches((Param(key, value) for key, value in params.items()), MOST_PARAMS):
             self._client.log_batch(self._id, params=batch)

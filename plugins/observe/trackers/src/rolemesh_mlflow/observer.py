@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from rolemesh.api.observer import RunInfo
+from rolemesh.runs.run import EVENTS_FILE
 from rolemesh_tracking import Cursor, Line, Note, Tracker, TrackerOptions
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ class MlflowObserver(Tracker):
         for each in (known.run, os.environ.get("MLFLOW_RUN_ID")):
             if each and self._session.resume(each):
                 return each, -1
-        return self._session.begin(self.name(run), self.config(run), self.options.tags), -1
+        return self._session.begin(self.name(run), self.config(run), self.options.tags, _began(folder)), -1
 
     def send(self, lines: Sequence[Line], notes: Sequence[Note]) -> None:
         """Log. Raises `MlflowException` if the server does not answer, and `Refused` if it refuses the data."""
@@ -64,3 +66,12 @@ class MlflowObserver(Tracker):
         if self._session is not None:
             self._session.end(status)
             self._session = None
+
+
+def _began(folder: Path) -> float | None:
+    """Return when the job began, in seconds since 1970; None if its journal does not say so yet."""
+    try:
+        with (folder / EVENTS_FILE).open("rb") as lines:
+            return float(json.loads(lines.readline())["time"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
