@@ -13,6 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import pytest
+from tests.waiting import HANG_S
 
 from rolemesh_processes.confinement import _landlock
 from rolemesh_processes.judging import Judges
@@ -29,7 +30,7 @@ STORIES = {
 
 
 def told(kind: type[Any], story: str) -> list[Any]:
-    """What a semaphore answers: a, A: acquire, or only at once; t, T: in 10 ms, or in no time; r: release."""
+    """Return the answers of a semaphore. a, A: acquire, or only at once; t, T: in 10 ms, or in no time; r: release."""
     which, value, most, steps = STORIES[story]
     made, found = kind(which, value, most, f"/rolemesh-{os.getpid()}", True), list[Any]()
     for step in steps.split():
@@ -58,7 +59,7 @@ def test_a_semaphore_of_another_thread_is_waited_for_and_not_owned() -> None:
 
     def other() -> None:
         heard.append((made._is_mine(), made.acquire(False)))
-        heard.append(made.acquire(True, 600.0))
+        heard.append(made.acquire(True, HANG_S))
         made.release()
 
     thread = threading.Thread(target=other)
@@ -111,7 +112,7 @@ def signalled() -> Any:
     event, barrier = multiprocessing.Event(), multiprocessing.Barrier(1)
     child = multiprocessing.Process(target=event.set)
     child.start()
-    found = [event.wait(600), barrier.wait()]
+    found = [event.wait(HANG_S), barrier.wait()]
     child.join()
     return found
 
