@@ -7,6 +7,7 @@ import os
 import threading
 
 import pytest
+from tests.waiting import HANG_S
 
 from rolemesh_agents.episodes.answers import cut
 from rolemesh_agents.episodes.standing import waiting_for
@@ -47,21 +48,27 @@ def test_a_late_function_keeps_the_others_out_until_it_returns() -> None:
 
 
 def test_a_late_function_that_waits_for_another_thread_is_where_that_one_is() -> None:
-    released = threading.Event()
+    there_runs, waits_for_it, released = threading.Event(), threading.Event(), threading.Event()
 
     def waits() -> None:
         def there() -> None:
+            there_runs.set()
             released.wait()
 
         other = threading.Thread(target=there)
         other.start()
         with waiting_for(other.ident or 0):
+            waits_for_it.set()
             other.join()
 
     async def late() -> None:
         worker = Worker()
+        running = asyncio.ensure_future(worker.run(0.05, waits))
+        await asyncio.sleep(0)
+        assert there_runs.wait(HANG_S)  # while the loop is blocked, no limit passes
+        assert waits_for_it.wait(HANG_S)
         with pytest.raises(LateError, match=r"waits has not returned .* it is in .*waits.<locals>.there \(.*:\d+\)"):
-            await worker.run(0.1, waits)
+            await running
         released.set()
         worker.close()
 
