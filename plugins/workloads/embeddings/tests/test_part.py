@@ -68,6 +68,23 @@ def content(parts: list[Part]) -> dict[int, Any]:
     return found
 
 
+def test_each_table_counts_its_own_updates_for_adam_also_after_a_resize(tmp_path: Path) -> None:
+    """The table takes part in every fifth update of the ranks only."""
+    options = TableOptions.model_validate({"dim": 4, "dtype": "bfloat16", "optimizer": {"use": "adam", "lr": 0.1}})
+    whole = part(tmp_path / "whole", options=options)
+    halves = [part(tmp_path / "halves", rank, 2, options) for rank in range(2)]
+    for first in range(5, 50, 5):
+        for parts in ([whole], halves):
+            learn(parts, first, first + 1)
+        if first == 25:
+            states = [each.state(first) for each in halves]
+            halves = [part(tmp_path / "halves", rank, 3, options) for rank in range(3)]
+            for each in halves:
+                each.restore(reshard(states, {"part": Gathered()}))
+    assert {each.tables["t"].updates for each in (whole, *halves)} == {9}
+    assert content([whole]) == content(halves)
+
+
 def test_a_restored_part_continues_with_the_same_bits(tmp_path: Path) -> None:
     """At any update, also between a file and the next: rows, evicted keys, and the digest of the state."""
     whole = part(tmp_path / "whole")

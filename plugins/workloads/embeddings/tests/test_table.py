@@ -85,12 +85,31 @@ def test_a_key_is_admitted_after_its_sights_and_evicted_by_age() -> None:
     assert len(ours.seen) == 0
 
 
-def test_bfloat16_values_round_to_the_nearest() -> None:
+def test_bfloat16_values_are_the_neighbours_of_float32_ones() -> None:
     ours = table(dtype="bfloat16", optimizer={"use": "sgd", "lr": 1.0}, begin="zeros")
-    grads = np.random.default_rng(0).normal(size=(100, 8)).astype(np.float32)
-    ours.update(np.arange(100), grads, 1)
-    expected = torch.from_numpy(-grads).to(torch.bfloat16).float().numpy()
-    np.testing.assert_array_equal(ours.lookup(np.arange(100))[0], expected)
+    grads = np.random.default_rng(0).normal(size=(4000, 8)).astype(np.float32)
+    ours.update(np.arange(4000), grads, 1)
+    found, exact = ours.lookup(np.arange(4000))[0], -grads
+    np.testing.assert_array_equal(found, torch.from_numpy(found).bfloat16().float().numpy())
+    assert (np.abs(found - exact) < np.abs(exact) * 2**-7).all()
+    nearest = torch.from_numpy(exact).bfloat16().float().numpy()
+    assert 0.6 < (found == nearest).mean() < 0.9  # three quarters for values that lie anywhere between two neighbours
+    assert abs(float(((found - exact) / exact).mean())) < 1e-4
+
+
+def test_bfloat16_values_add_up_changes_that_are_below_half_of_a_bit() -> None:
+    """A thousand steps of 1e-3 from 1: to the nearest value, each would be lost."""
+    ours = table(dtype="bfloat16", optimizer={"use": "sgd", "lr": 1e-3}, begin="uniform", scale=0.0)
+    keys, rows = np.arange(50), np.ones((50, 8), np.float32)
+    for update in range(1, 1001):
+        ours.update(keys, rows, update)
+    found = ours.lookup(keys)[0]
+    assert float(found.mean()) == pytest.approx(-1, abs=0.02)
+    assert float(found.std()) < 0.1
+    again = table(dtype="bfloat16", optimizer={"use": "sgd", "lr": 1e-3}, begin="uniform", scale=0.0)
+    for update in range(1, 1001):
+        again.update(keys[::-1], rows, update)
+    np.testing.assert_array_equal(again.lookup(keys)[0], found)
 
 
 def test_a_third_rank_takes_a_third_of_the_buckets_and_moves_no_other() -> None:

@@ -12,7 +12,8 @@ from rolemesh.api.batch import Ragged
 from rolemesh.errors import RolemeshError
 
 __all__ = [
-    "BUCKETS", "Keys", "bucket_of", "buckets_of_rank", "drawn", "firsts", "flat", "mix", "ranks_of_buckets", "unique",
+    "BUCKETS", "Keys", "bucket_of", "buckets_of_rank", "drawn", "drawn_bits", "firsts", "flat", "mix",
+    "ranks_of_buckets", "unique",
 ]  # fmt: skip
 
 BUCKETS = 256
@@ -107,12 +108,21 @@ def drawn(
     """
     if kind == "zeros" or not len(keys):
         return np.zeros((len(keys), dim), np.float32)
-    begin = mix(keys.view(np.uint64) ^ mix(np.array([seed], np.int64)))
-    places = (np.arange(1, dim + 1, dtype=np.uint64) * _GOLDEN)[None, :]
-    bits = mix(begin[:, None] + places)
+    bits = _hashes(keys, dim, seed)
     if kind == "uniform":
         share = (bits >> np.uint64(40)).astype(np.float32) * np.float32(2**-23)
         return (share - np.float32(1)) * np.float32(scale)
     radius = np.sqrt(-2 * np.log(((bits >> np.uint64(32)).astype(np.float64) + 0.5) * 2**-32))
     angle = (bits & np.uint64(0xFFFFFFFF)).astype(np.float64) * (2 * np.pi * 2**-32)
     return (radius * np.cos(angle) * scale).astype(np.float32)
+
+
+def drawn_bits(keys: Keys, dim: int, seed: int) -> NDArray[np.uint16]:
+    """Return uint16 (keys, `dim`): 16 random bits for each place, which depend on seed, key and place only."""
+    return _hashes(keys, -(-dim // 4), seed).view(np.uint16)[:, :dim]
+
+
+def _hashes(keys: Keys, dim: int, seed: int) -> NDArray[np.uint64]:
+    begin = mix(keys.view(np.uint64) ^ mix(np.array([seed], np.int64)))
+    places = (np.arange(1, dim + 1, dtype=np.uint64) * _GOLDEN)[None, :]
+    return mix(begin[:, None] + places)

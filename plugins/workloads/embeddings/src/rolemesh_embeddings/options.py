@@ -21,7 +21,9 @@ class TableOptions(BaseModel, extra="forbid", allow_inf_nan=False):
     )
     scale: float = Field(0.05, ge=0, description="bound of `uniform`, standard deviation of `normal`")
     dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="type in which values are kept; what the optimizer keeps is float32"
+        "float32",
+        description="type in which values are kept: bfloat16 is rounded up or down by chance, so that small changes "
+        "add up; what the optimizer keeps is float32",
     )
     admit_after: int = Field(1, ge=1, description="the update with this number that has a key makes its row")
     evict_after: int | None = Field(

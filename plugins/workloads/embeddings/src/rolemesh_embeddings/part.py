@@ -203,6 +203,7 @@ class Part:
             "bases": [[bucket, self._sources[bucket]] for bucket in sorted(self._sources)],
             "pending": [*self._pending, self._turns] if self._pending else None,
             "tables": {name: table.kind for name, table in self.tables.items()},
+            "table_updates": {name: table.updates for name, table in self.tables.items()},
             "rows": {},
             "counts": {},
         }
@@ -234,6 +235,9 @@ class Part:
         self._written = True
         for label, about in parts.items():
             self._compare(about.get("tables", {}))
+            counts = about.get("table_updates") or dict.fromkeys(about.get("tables", {}), about["updates"])
+            for name in counts.keys() & self.tables.keys():
+                self.tables[name].updates = max(self.tables[name].updates, counts[name])
             for caller, number in about["callers"].items():
                 self.callers[caller] = max(self.callers.get(caller, 0), number)
             where = self.mine & buckets_of_rank(*_rank_of(label))

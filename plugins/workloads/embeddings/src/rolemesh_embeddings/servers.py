@@ -102,7 +102,7 @@ class Servers:
             self._step, self._count = self._ctx.step, 0
         self._count += 1
         number = self._step * IN_STEP + self._count
-        names = [column.removesuffix("_keys") for column in grads if column.endswith("_keys")]
+        names = [name.removesuffix("_keys") for name in grads if name.endswith("_keys") and len(grads[name].values)]
         given = {name: (grads[f"{name}_keys"].values, grads[f"{name}_grads"].values) for name in names}
         buckets = {name: bucket_of(mix(keys)) for name, (keys, _) in given.items()}
 

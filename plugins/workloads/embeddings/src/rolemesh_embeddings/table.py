@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rolemesh.api.batch import Batch, Ragged
 from rolemesh.api.context import stable_seed
-from rolemesh_embeddings.hashing import BUCKETS, Keys, drawn, firsts
+from rolemesh_embeddings.hashing import BUCKETS, Keys, drawn, drawn_bits, firsts
 from rolemesh_embeddings.index import Rows
 from rolemesh_embeddings.options import TableOptions
 from rolemesh_embeddings.store import Store, put
@@ -29,7 +29,10 @@ class Table:
     def __init__(self, name: str, options: TableOptions, seed: int) -> None:
         self.options = options
         self._name, self._seed = name, seed
+        self.updates = 0
+        """Number of updates of this table, which optimizers count."""
         self._half = options.dtype == "bfloat16"
+        self._round_seed = stable_seed(seed, "rounding", name)
         slots = self._slots = options.optimizer.slots()
         columns: dict[str, tuple[Any, int]] = {"values": (np.uint16 if self._half else np.float32, options.dim)}
         if slots:
@@ -62,15 +65,17 @@ class Table:
         return (rows < 0) | (self.store.columns["changed"][rows] > since)
 
     def update(self, keys: Keys, grads: Floats, update: int) -> int:
-        """Apply the gradients (keys, dim) of different keys in update number `update`, from 1. Return how many keys
-        were not admitted."""
+        """Apply the gradients (keys, dim) of different keys in update number `update` of the rank, from 1. Return how
+        many keys were not admitted."""
+        self.updates += 1
         rows = self._found(keys)
         new = rows < 0
         if new.any():
             admitted = self._admitted(keys[new], update)
             made = keys[new][admitted]
             fresh = self.store.insert(made)
-            self._write(fresh, begun(self.options, self._seed, self._name, made))
+            first = begun(self.options, self._seed, self._name, made)
+            put(self.store.columns["values"], fresh, _narrow(first) if self._half else first)
             if "kept" in self.store.columns:
                 kept = np.empty((len(made), self._slots * self.options.dim), np.float32)
                 self.options.optimizer.begin(kept)
@@ -83,11 +88,15 @@ class Table:
         values, optimizer = self._values(rows), self.options.optimizer
         if "kept" in self.store.columns:
             kept = self.store.columns["kept"].take(rows, 0)
-            optimizer.step(values, kept.reshape(len(rows), self._slots, self.options.dim), grads, update)
+            optimizer.step(values, kept.reshape(len(rows), self._slots, self.options.dim), grads, self.updates)
             put(self.store.columns["kept"], rows, kept)
         else:
-            optimizer.step(values, np.empty((len(rows), 0, 0), np.float32), grads, update)
-        self._write(rows, values)
+            optimizer.step(values, np.empty((len(rows), 0, 0), np.float32), grads, self.updates)
+        if self._half:
+            noise = drawn_bits(self.store.columns["keys"][rows], self.options.dim, self._round_seed ^ update)
+            put(self.store.columns["values"], rows, _narrow(values, noise))
+        else:
+            put(self.store.columns["values"], rows, values)
         self.store.touch(rows, update)
         return len(keys) - len(rows)
 
@@ -143,9 +152,6 @@ class Table:
         found: NDArray[Any] = self.store.columns["values"].take(rows, 0)
         return _wide(found) if self._half else found
 
-    def _write(self, rows: Rows, values: Floats) -> None:
-        put(self.store.columns["values"], rows, _narrow(values) if self._half else values)
-
 
 def begun(options: TableOptions, seed: int, table: str, keys: Keys) -> Floats:
     """Return the values with which the rows of a table begin, float32 (keys, dim). `seed`: the job's."""
@@ -184,10 +190,15 @@ def summed(keys: NDArray[Any], grads: Floats, at: Rows | None = None) -> tuple[K
     return ordered[starts], np.add.reduceat(sums, starts, axis=0)
 
 
-def _narrow(values: Floats) -> NDArray[np.uint16]:
-    """Return bfloat16 as bits: the nearest ones, ties to even."""
+def _narrow(values: Floats, noise: NDArray[np.uint16] | None = None) -> NDArray[np.uint16]:
+    """Return bfloat16 as bits: the nearest ones, ties to even.
+
+    With `noise`, 16 random bits for each value, the one above or below, so that the expected result is the value (Gupta
+    et al. 2015, arXiv:1502.02551): changes below half a bit of a value add up instead of being lost.
+    """
     bits = np.ascontiguousarray(values).view(np.uint32)
-    return ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
+    more = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)) if noise is None else noise
+    return ((bits + more) >> np.uint32(16)).astype(np.uint16)
 
 
 def _wide(bits: NDArray[np.uint16]) -> Floats:

@@ -138,7 +138,7 @@ class Embeddings(Workload):
         if "updates" in grads and grads.rows:
             self.ctx.metric(row_staleness=self.part.updates - int(np.min(grads["updates"])))
         if given:
-            self._apply(given)
+            self._apply({name: pair for name, pair in given.items() if len(pair[0])})
 
     @operator(returns=Split())
     def publish(self) -> Batch:
