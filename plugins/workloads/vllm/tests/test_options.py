@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from rolemesh.api.workload import RankContext
 from rolemesh.errors import OptionsError, Problems, RolemeshError
 from rolemesh_vllm import VLLMDecode, VLLMOptions, VLLMPrefill, VLLMWorkload
-from rolemesh_vllm.engine_args import default_engine_args
+from rolemesh_vllm.engine_args import default_engine_args, other_rotation
 from rolemesh_vllm.pd import check_halves
 from rolemesh_vllm.rows import Room, fitted
 
@@ -179,6 +179,17 @@ def test_sizes_that_do_not_fit_are_refused_before_the_start(
 def test_positions_that_are_stretched_are_left_to_the_engine(tmp_path: Path) -> None:
     scaled = positions(tmp_path, max_position_embeddings=64, rope_scaling={"rope_type": "yarn", "factor": 4.0})
     VLLMWorkload.check(VLLMOptions(model=str(scaled), max_tokens=8, engine={"max_model_len": 200}), world_size=1)
+
+
+@pytest.mark.parametrize("where", ["beside", "within"])
+def test_longrope_is_told_where_vllm_and_transformers_differ(tmp_path: Path, where: str) -> None:
+    scaling: dict[str, Any] = {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [4.0]}
+    bound: dict[str, Any] = {"original_max_position_embeddings": 4096}
+    config = {"rope_scaling": scaling, **bound} if where == "beside" else {"rope_parameters": scaling | bound}
+    model = positions(tmp_path, max_position_embeddings=131072, **config)
+    assert other_rotation(model, {}) is None  # vLLM takes 4096
+    assert other_rotation(model, {"max_model_len": 4096}) is None
+    assert "set it to 4096 or less" in (other_rotation(model, {"max_model_len": 4097}) or "")
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ __all__ = [
     "default_engine_args",
     "is_cpu_build",
     "known_engine_args",
+    "other_rotation",
 ]
 
 DERIVED: dict[str, str] = {
@@ -163,6 +164,26 @@ def context_length(model: Path) -> int | None:
     if not isinstance(scaling, dict) or scaling.get("rope_type", scaling.get("type", "default")) != "default":
         return None
     return min((config[name] for name in _LENGTHS if isinstance(config.get(name), int)), default=None)
+
+
+def other_rotation(model: Path, engine: Mapping[str, Any]) -> str | None:
+    """Return why the engine computes another function of short texts than transformers does; None if it does not.
+
+    LongRoPE (arXiv:2402.13753) has factors for short and for long texts. transformers takes those of the batch that it
+    computes; vLLM takes the long ones for all texts if ``max_model_len`` allows a long one.
+    """
+    config, given = text_config_of(model), engine.get("max_model_len")
+    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    if not isinstance(scaling, dict) or scaling.get("rope_type", scaling.get("type")) not in ("longrope", "su"):
+        return None
+    bound = config.get("original_max_position_embeddings", scaling.get("original_max_position_embeddings"))
+    if not isinstance(bound, int) or not isinstance(given, int) or given <= bound:
+        return None
+    return (
+        f"engine.max_model_len {given} makes vLLM rotate all positions by the factors for texts of more than {bound} "
+        f"tokens, and transformers does so for such texts only: log-probabilities of shorter ones differ from a "
+        f"trainer's; set it to {bound} or less if no text is longer"
+    )
 
 
 def check_length(model: Path, engine: Mapping[str, Any], max_tokens: int) -> list[OptionsError]:

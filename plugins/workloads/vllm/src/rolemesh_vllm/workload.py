@@ -30,6 +30,7 @@ from rolemesh_vllm.engine_args import (
     check_temperature,
     is_cpu_build,
     known_engine_args,
+    other_rotation,
 )
 from rolemesh_vllm.options import ONE_THREAD, EngineOptions, VLLMOptions
 from rolemesh_vllm.rows import TICKETS, Completion, carried, fitted, join, pick, row_index
@@ -153,7 +154,10 @@ class EngineWorkload(Workload):
                 where=f"roles.{ctx.role}.options.engine.{TENSOR_PARALLEL}",
                 remedy=f"set roles.{ctx.role}.resources.gpu to {parts}",
             )
-        self.engine = self.build(Path(ctx.base, self.options.model), seed=ctx.seed % 2**31)
+        model = Path(ctx.base, self.options.model)
+        if problem := other_rotation(model, self.options.engine):
+            ctx.warn(problem)
+        self.engine = self.build(model, seed=ctx.seed % 2**31)
         self.engine.label(self.version)
 
     def build(self, model: Path, *, seed: int) -> Engine:
