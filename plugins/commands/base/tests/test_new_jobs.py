@@ -177,11 +177,13 @@ def test_the_environment_of_an_agent_reads_any_text(
     assert runpy.run_path("x/environment.py")["Questions"](None).rows == rows
 
 
-def encoded(kind: str, tiny_model: Path, capsys: pytest.CaptureFixture[str], *rows: dict[str, Any]) -> Batch:
-    """Return the rows as the new job's own code gives them to a trainer or reference."""
+def encoded(
+    kind: str, tiny_model: Path, capsys: pytest.CaptureFixture[str], *rows: dict[str, Any], option: Any = None
+) -> Batch:
+    """Return the rows as the new job's own code gives them to a trainer or reference. `option`: `prompt` of the job."""
     made(capsys, kind, "x", "--model", str(tiny_model))
     code = runpy.run_path("x/data.py")
-    batch = Batch({"messages": [make_prompt(row, None, None) for row in rows], "row": list(rows)})
+    batch = Batch({"messages": [make_prompt(row, option, None) for row in rows], "row": list(rows)})
     encode: Any = code["Tokens" if kind == "sft" else "Pairs"](str(tiny_model), RankContext()).encode
     return encode(batch)
 
@@ -203,6 +205,16 @@ def test_sft_learns_the_answer_in_each_format_of_questions(
 ) -> None:
     told = encoded("sft", tiny_model, capsys, row)
     assert [(each.tolist()) for each in (told["input_ids"][0], told["loss_mask"][0])] == [[1, 1, 1], [0, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("option", "length"), [(None, 3), ("messages", 3), ("{more} ? ?", 6), ([{"role": "user", "content": "{more}"}], 4)]
+)
+def test_sft_asks_with_the_prompt_of_the_job_file_also_for_rows_with_a_chat(
+    option: Any, length: int, tiny_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"messages": [USER, ASSISTANT], "more": "? ? ?", "answer": "?"}
+    assert len(encoded("sft", tiny_model, capsys, row, option=option)["input_ids"][0]) == length
 
 
 def with_tools(model: Path) -> dict[str, Any]:
@@ -268,6 +280,10 @@ def test_pretrain_separates_files_and_rows_by_the_end_of_text(
     assert text(**given).windows.tolist() == [[1, 1, 0, 1, 1, 0, 1, 0, *[0] * ends, 1, 0, 1, 0]]
     (here / "texts/c.jsonl").write_text('{"content": "?"}\n')
     with pytest.raises(ValueError, match=r"row of .*c\.jsonl has no column text: name the column"):
+        text(**given)
+    (here / "texts/c.jsonl").unlink()
+    (here / "texts/c.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(RolemeshError, match=r"c\.txt cannot be read: byte 3 is not UTF-8"):
         text(**given)
 
 

@@ -7,6 +7,7 @@ import importlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from rolemesh.errors import OptionsError, nearest
 from rolemesh.runs.jsonl import UNDECODABLE
 from rolemesh_files.columns import BEYOND, listed, shortened
 
-__all__ = ["read_rows"]
+__all__ = ["read_rows", "read_text"]
 
 Row = dict[str, Any]
 
@@ -34,8 +35,21 @@ def read_rows(path: Path, split: str | None = None, most: int | None = None) -> 
         raise OptionsError(f"{path} has an unknown format", where="data", remedy=f"give a file of these: {known}")
     else:
         rows = read(path)
-    try:
+    with _named(path):
         return list(islice(rows, most))
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file in UTF-8, without a mark at its start. Raises `OptionsError` if it cannot be read."""
+    with _named(path):
+        return path.read_text(encoding="utf-8-sig")
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Raise `OptionsError` with the path for a file that cannot be read."""
+    try:
+        yield
     except UnicodeDecodeError as error:
         raise _unreadable(path, f"byte {error.start} is not UTF-8", "save the file as UTF-8") from error
     except OSError as error:

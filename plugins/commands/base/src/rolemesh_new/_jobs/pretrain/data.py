@@ -7,7 +7,7 @@ import numpy as np
 from transformers import AutoTokenizer
 
 from rolemesh import Batch, Ragged, RankContext
-from rolemesh_rewards.table import read_rows
+from rolemesh_rewards.table import read_rows, read_text
 
 
 class Text:
@@ -34,7 +34,7 @@ def texts(path: Path) -> Iterator[str]:
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         if file.is_file() and not any(part.startswith((".", "__")) for part in file.relative_to(path).parts):
             table = file.suffix in (".jsonl", ".json", ".csv", ".parquet")
-            rows = read_rows(file) if table else [{"text": file.read_text(encoding="utf-8-sig")}]
+            rows = read_rows(file) if table else [{"text": read_text(file)}]
             if not all(isinstance(row.get("text"), str) for row in rows):
                 raise ValueError(f"a row of {file} has no column text: name the column here, or leave the row out")
             yield from (row["text"] for row in rows)

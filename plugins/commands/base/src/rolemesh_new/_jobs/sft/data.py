@@ -6,6 +6,7 @@ import numpy as np
 from transformers import AutoTokenizer
 
 from rolemesh import Batch, Ragged, RankContext
+from rolemesh_rewards.prompts import make_prompt
 from rolemesh_torch.chats import answer_of, answered
 
 ANSWERS = ("answer", "completion", "response", "output", "solution")
@@ -21,7 +22,8 @@ class Tokens:
         name = "messages" if "messages" in questions else "prompt"
         for asked, row in zip(questions[name], questions["row"], strict=True):
             chat = row.get("messages") if name == "messages" else None
-            if chat and chat[-1]["role"] == "assistant":  # the row is a whole chat
+            usual = make_prompt(row, None, None) if chat else []
+            if chat and chat[-1]["role"] == "assistant" and asked[-len(usual) :] == usual:  # the row is a whole chat
                 system = asked[:1] if asked[0]["role"] == "system" != chat[0]["role"] else []
                 asked, answer = [*system, *chat[:-1]], chat[-1:]
             else:
