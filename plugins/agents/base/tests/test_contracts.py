@@ -94,9 +94,11 @@ def test_a_start_that_breaks_the_contract_is_refused(start: Any, message: str) -
         as_start(start)
 
 
-def test_text_in_parts_becomes_one_text_and_lone_surrogates_become_question_marks() -> None:
-    parts = [{"type": "text", "text": "one \ud800 "}, {"type": "text", "text": "two"}]
-    assert as_start(Start([{"role": "user", "content": parts}]))["messages"][0]["content"] == "one ? two"
+@pytest.mark.parametrize(("role", "text"), [("user", "one ?\ntwo"), ("assistant", "one ?two")])
+def test_text_in_parts_becomes_one_text_as_in_vllms_server(role: str, text: str) -> None:
+    """Also: lone surrogates become question marks."""
+    parts = [{"type": "text", "text": each} for each in ("one \ud800", "", "two")]
+    assert as_start(Start([{"role": role, "content": parts}]))["messages"][0]["content"] == text
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
 
-__all__ = ["Message", "Tool", "ToolCall"]
+__all__ = ["Message", "Tool", "ToolCall", "joined"]
 
 Message: TypeAlias = dict[str, Any]
 """A chat message as chat templates take it: `role` (system, user, assistant, tool), `content`, and the template's
@@ -38,3 +38,13 @@ class ToolCall(msgspec.Struct, frozen=True):
     arguments: Mapping[str, Any]
     id: str = ""
     """Unique in the conversation; the answer refers to it."""
+
+
+def joined(texts: Iterable[str], turn: bool) -> str:
+    """Return the parts of a message as one text.
+
+    `turn`: whether the message is the assistant's. Its parts are pieces of one text: an API splits an answer at its
+    citations, and the clients' `output_text` puts it together again. In all other messages each part is a text of its
+    own, which ends where its line ends, as in vLLM's server. Empty parts leave no line.
+    """
+    return ("" if turn else "\n").join(filter(None, texts))

@@ -16,6 +16,7 @@ import numpy as np
 
 from rolemesh.api.service import CallError
 from rolemesh.errors import PluginError
+from rolemesh_agents.actions import joined
 from rolemesh_agents.environment import Reward
 from rolemesh_agents.errors import BreachError, ConversationFailedError
 
@@ -87,7 +88,7 @@ def _with_text(message: dict[str, Any], source: str) -> dict[str, Any]:
         if kinds - {"text"}:
             kind = ", ".join(sorted(map(str, kinds - {"text"})))
             raise breach(f"{source} a message of {role} with {kind}; a conversation has text only")
-        content = "".join(str(part["text"]) for part in content)
+        content = joined((str(part["text"]) for part in content), turn=role == "assistant")
     if not isinstance(content, str) and not (content is None and role == "assistant"):
         raise breach(f"{source} a message of {role} whose content is {kind_of(content)} instead of text")
     return message if content is None else message | {"content": _encodable(content)}

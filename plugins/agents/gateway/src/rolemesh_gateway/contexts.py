@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from rolemesh_agents import Message, Tool
-from rolemesh_gateway.apis.content import joined
+from rolemesh_agents.actions import joined
 
 __all__ = ["Begin", "Contexts", "Continue", "Repeat"]
 

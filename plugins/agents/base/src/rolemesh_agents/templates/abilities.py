@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from rolemesh_agents.actions import Message, ToolCall
+from rolemesh_agents.actions import Message, ToolCall, joined
 from rolemesh_agents.templates.formats import Format
 from rolemesh_agents.templates.rendering import Renderer, TemplateRefusedError
 
@@ -107,7 +107,8 @@ def _text_only(message: Message) -> Message:
     if others := [str(part.get("type")) for part in parts if "text" not in part]:
         role, kinds = message.get("role"), ", ".join(others)
         raise TemplateRefusedError(f"a message of the role {role} has {kinds}", remedy="give text only")
-    return {**message, "content": "".join(str(part["text"]) for part in parts)}
+    texts = (str(part["text"]) for part in parts)
+    return {**message, "content": joined(texts, turn=message.get("role") == "assistant")}
 
 
 def _assistant_adapted(message: Message, can: Abilities, form: Format) -> Message:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from rolemesh_agents import Message, Tool
+from rolemesh_agents.actions import joined
 from rolemesh_gateway.requests import RefusedError
 
 __all__ = [
-    "arguments_of", "called", "checked", "checked_params", "dumped", "forces", "history", "id_of", "joined",
+    "arguments_of", "called", "checked", "checked_params", "dumped", "forces", "history", "id_of",
     "noted_keys", "noted_parts", "pieces", "read_keys", "refuse", "structure_of", "text_of", "tool_of", "unknown_of",
     "wrong_tool",
 ]  # fmt: skip
@@ -108,16 +109,6 @@ def structure_of(given: Any, where: str) -> dict[str, Any]:
     if kind != "json_schema" or not isinstance(schema, dict):
         raise RefusedError(400, f"{where}: neither text, nor json_object, nor json_schema with a schema", param=where)
     return {"json": schema}
-
-
-def joined(texts: Iterable[str], turn: bool) -> str:
-    """Return the parts of a message as one text.
-
-    `turn`: whether the message is the assistant's. Its parts are pieces of one text: an API splits an answer at its
-    citations, and the clients' `output_text` puts it together again. In all other messages each part is a text of its
-    own, which ends where its line ends, as in vLLM's server. Empty parts leave no line.
-    """
-    return ("" if turn else "\n").join(filter(None, texts))
 
 
 def text_of(content: Any, where: str, turn: bool = False) -> str:
