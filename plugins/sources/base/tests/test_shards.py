@@ -299,6 +299,11 @@ def test_a_bad_member_is_named_and_may_be_left_out(tmp_path: Path, name: str, sa
     assert read(tmp_path, "a.tar", skip=True) == [{"__key__": "1", "a": b"1"}, {"__key__": "2", "a": b"2"}]
 
 
+def test_a_member_that_would_replace_the_key_is_named(tmp_path: Path) -> None:
+    members(tmp_path / "a.tar", [("1.__key__", b"9"), ("1.a", b"1")])
+    assert "'1' has the member .__key__ twice" in fails(tmp_path, "a.tar").what
+
+
 def test_a_member_that_claims_to_be_huge_takes_no_memory(tmp_path: Path) -> None:
     info = tarfile.TarInfo("1.bin")
     info.size = 8 << 30

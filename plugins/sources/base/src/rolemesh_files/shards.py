@@ -225,9 +225,9 @@ class _Tar(_Shard):
                     if self.starts.setdefault(hash(key), member) != member:
                         what = f"the members of sample {key!r} are apart, with other samples between them"
                         raise self.error(what, "write the shard with its members in order (tar --sort=name)")
+                sample = sample or {"__key__": key}
                 if extension in sample:
                     self._bad(f"sample {key!r} has the member .{extension} twice")
-                sample = sample or {"__key__": key}
                 sample.setdefault(extension, data)
         except _Cut:
             return  # the last sample may lack members
