@@ -135,13 +135,13 @@ class JobPlugins:
         for name in self._plugins:
             self.tell(name, hook, **arguments)
 
-    def tell(self, name: str, hook: str, /, **arguments: Any) -> None:
-        """Call a hook of one plugin if it implements it. As in `broadcast`, errors are logged and
-        not raised."""
+    def tell(self, name: str, hook: str, /, **arguments: Any) -> Any:
+        """Call a hook of one plugin if it implements it, and return its answer. As in `broadcast`,
+        errors are logged and not raised."""
         record = self._plugins[name][0]
         caller = self._caller(name, hook)
         try:
-            caller(**arguments)
+            return next(iter(caller(**arguments)), None)
         except (Exception, SystemExit):
             if (name, hook) not in self._reported:
                 self._reported.add((name, hook))
@@ -151,7 +151,7 @@ class JobPlugins:
                     hook,
                 )
 
-    def each(self) -> dict[str, Callable[..., None]]:
+    def each(self) -> dict[str, Callable[..., Any]]:
         """Return, by plugin name with its distribution, a function that calls the hook of that
         plugin alone."""
         return {

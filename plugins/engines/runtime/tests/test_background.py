@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.waiting import HANG_S
+from tests.waiting import HANG_S, until
 
 from rolemesh.api.observer import Event, Missed, StepMetrics
 from rolemesh_runtime import background
@@ -53,6 +53,23 @@ def line(step: int) -> StepMetrics:
 
 def event(seq: int) -> Event:
     return Event(seq, 1, 0.0, "rank_up", {})
+
+
+def test_a_problem_lasts_until_the_observers_next_answer() -> None:
+    answers: dict[int, Any] = {1: "no service", 2: "still none", 3: None, 4: 5}
+    given = {"picky": lambda hook, event: answers[event.seq], "content": lambda hook, event: ""}
+
+    class Given:
+        def each(self) -> Mapping[str, Teller]:
+            return given
+
+    relay, said = Background(Given()), []
+    for seq in answers:
+        relay.broadcast("event", event=event(seq))
+        until(lambda: not any(queue._waiting or queue.calling_s for queue in relay._queues), what="they are told")
+        said.append(relay.warnings)
+    assert said == [("observer picky: no service",), ("observer picky: still none",), (), ()]
+    relay.close()
 
 
 def test_hooks_are_called_in_order_and_only_with_the_latest_waiting_status() -> None:

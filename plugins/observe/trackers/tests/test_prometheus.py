@@ -159,5 +159,6 @@ def test_a_client_that_goes_or_is_silent_costs_no_thread_and_no_line(
 def test_a_port_that_is_taken_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         observer = started(tmp_path, taken.getsockname()[1])
+        assert observer.event(Event(9, 1, 0.0, "rank_up", {})).startswith("gets no metrics through")
         observer.job_ended({"status": "done"})
     assert "the tracker prometheus gets no metrics through" in caplog.messages[0]

@@ -33,6 +33,7 @@ from rolemesh_durable.protocol.messages import RankLaunch
 from rolemesh_durable.protocol.snapshot_plan import ENDLESS, SnapshotPlan
 from rolemesh_processes.openmp import BASE_ENV
 from rolemesh_processes.ownership import this_process
+from rolemesh_runtime.carried import carried
 from rolemesh_runtime.variables import role_variables
 
 if TYPE_CHECKING:
@@ -232,7 +233,7 @@ def _of_ranks(selection: Selection) -> dict[str, dict[str, PluginUse]]:
 
 def plugin_use(selected: Selected) -> PluginUse:
     """Return the plugin in the form in which it travels to other processes."""
-    return PluginUse(msgspec.to_builtins(selected.record), selected.options.model_dump(mode="json"))
+    return PluginUse(msgspec.to_builtins(selected.record), carried(selected.options))
 
 
 def _launches(

@@ -25,6 +25,7 @@ from rolemesh_durable.extensions.turns.slots import taking_turns
 from rolemesh_durable.journal.event_log import store_named
 from rolemesh_durable.options import DurableOptions, options_in
 from rolemesh_durable.unused_keys import warnings
+from rolemesh_runtime.carried import uncarried
 
 __all__ = ["DurableEngine", "DurableRunOptions"]
 
@@ -78,7 +79,7 @@ class DurableEngine(Engine):
 
     @classmethod
     def _check(cls, job: Prepared) -> None:
-        wrong = *_switched_off(job), *wrong_transports(job), *wrong_environments(job.job)
+        wrong = *_switched_off(job), *wrong_transports(job), *wrong_environments(job.job), *_uncarried(job)
         raise_all([*wrong, *_called_in_turns(job)])
         store_named(options_in(job.selection).state, job.job.where(("engine", "options", "state")))
         if any(kind == "scalers" for kind, _ in job.selection.declared) and not job.elastic:
@@ -127,6 +128,12 @@ def _switched_off(job: Prepared) -> Iterator[JobFileError]:
             where=job.job.where(("engine", "options", "snapshots", "enabled")),
             remedy="leave out snapshots.enabled, or snapshots.persist_every",
         )
+
+
+def _uncarried(job: Prepared) -> Iterator[JobFileError]:
+    """Yield the error for each value that cannot travel to other processes."""
+    for path, why, remedy in uncarried(job.job.spec.model_dump()):
+        yield JobFileError(why, where=job.job.where(path), remedy=remedy)
 
 
 def _called_in_turns(job: Prepared) -> Iterator[JobFileError]:

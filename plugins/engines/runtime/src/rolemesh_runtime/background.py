@@ -31,7 +31,8 @@ KEPT = ("job_started", "job_ended")
 
 
 Teller: TypeAlias = Callable[..., object]
-"""Function ``tell(hook, **arguments)`` that calls the hook of one observer, if it has it."""
+"""Function ``tell(hook, **arguments)`` that calls the hook of one observer, if it has it, and returns its answer: a
+text is a problem that lasts until the next answer."""
 
 
 class _Observers(Protocol):
@@ -65,8 +66,8 @@ class Background:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Return which observers are behind, and what they have missed."""
-        return tuple(filter(None, (queue.warning for queue in self._queues)))
+        """Return which observers are behind, with what they have missed, and the problems that observers have."""
+        return tuple(filter(None, (text for queue in self._queues for text in (queue.warning, queue.problem))))
 
     def close(self) -> None:
         """No more news follow."""
@@ -99,6 +100,7 @@ class _Queue:
         self._closing = False
         self._news = threading.Condition()
         self._calling: tuple[str, float] | None = None
+        self.problem = ""
         self._thread = threading.Thread(target=self._serve, name=f"observer {name}", daemon=True)
         self._thread.start()
 
@@ -177,7 +179,8 @@ class _Queue:
         while (call := self._next()) is not None:
             hook, arguments = call
             self._calling = (hook, time.monotonic())
-            self._tell(hook, **arguments)
+            told = self._tell(hook, **arguments)
+            self.problem = f"observer {self._name}: {told}" if isinstance(told, str) and told else ""
             self._calling = None
 
     def _next(self) -> tuple[str, dict[str, Any]] | None:

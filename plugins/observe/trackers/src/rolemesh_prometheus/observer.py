@@ -62,11 +62,12 @@ class PrometheusObserver(Tracker):
             self._server.show(lines, [note.kind for note in notes])
 
     @hookimpl
-    def status(self, status: JobStatus) -> None:
+    def status(self, status: JobStatus) -> str:
         """Show the state of the job and the number of its ranks."""
-        super().status(status)
+        problem = super().status(status)
         if self._server is not None:
             self._server.state(status)
+        return problem
 
     def close(self, status: str) -> None:
         """Stop listening, and leave no target behind."""

@@ -94,41 +94,41 @@ class Tracker(Observer, ABC):
     # ---------------------------------------------------------------------------------------------------------- hooks
 
     @hookimpl
-    def job_started(self, run: RunInfo) -> None:
+    def job_started(self, run: RunInfo) -> str:
         """Continue where an earlier instance ended."""
         self._close("interrupted")
         self._forget()
         self._run = run
         self._cursor = read_cursor(self._file(run))
         self._behind = True
-        self._advance()
+        return self._advance()
 
     @hookimpl
-    def steps_finished(self, metrics: tuple[StepMetrics, ...]) -> None:
+    def steps_finished(self, metrics: tuple[StepMetrics, ...]) -> str:
         """Send the lines, at most once per interval."""
-        self._take(flat(line, self.options.metrics) for line in metrics)
+        return self._take(flat(line, self.options.metrics) for line in metrics)
 
     @hookimpl
-    def event(self, event: Event) -> None:
+    def event(self, event: Event) -> str:
         """Send the event if it is important."""
-        self._take(filter(None, [note(event, self._step)]))
+        return self._take(filter(None, [note(event, self._step)]))
 
     @hookimpl
-    def status(self, status: JobStatus) -> None:
+    def status(self, status: JobStatus) -> str:
         """Send what waits."""
-        self._advance()
+        return self._advance()
 
     @hookimpl
-    def missed(self, missed: Missed) -> None:
+    def missed(self, missed: Missed) -> str:
         """Read the missed lines and events from the run's files."""
         self._behind = True
-        self._advance()
+        return self._advance()
 
     @hookimpl
     def job_ended(self, result: dict[str, Any]) -> None:
         """Send what waits, and end the run."""
         self._advance(last=True)
-        if self._failing:
+        if self._problem:
             log.warning("the tracker %s has not sent all metrics of this job; metrics.jsonl has them", self.service)
         self._close(str(result.get("status", "done")))
 
@@ -138,44 +138,43 @@ class Tracker(Observer, ABC):
         self._cursor = Cursor()
         self._step = -1
         self._waiting: list[Line | Note] = []
-        self._opened = self._behind = self._failing = False
-        self._refused = 0
+        self._opened = self._behind = False
+        self._problem = self._refused = ""
         self._due = float("-inf")
         self._pause = PAUSES_S[0]
 
     def _file(self, run: RunInfo) -> Path:
         return Path(run.run_dir, FOLDER, f"{self.service}.json")
 
-    def _take(self, found: Iterable[Line | Note]) -> None:
+    def _take(self, found: Iterable[Line | Note]) -> str:
         for each in found:
             self._waiting.append(each)
             self._step = max(self._step, each.step)
         if len(self._waiting) > MOST_WAITING:
             self._waiting.clear()
             self._behind = True
-        self._advance()
+        return self._advance()
 
-    def _advance(self, last: bool = False) -> None:
-        """Send what waits, if it is time. An error is logged, and no reason to raise."""
+    def _advance(self, last: bool = False) -> str:
+        """Send what waits, if it is time. Return the problem that users should see, "" without one: an error is logged,
+        and no reason to raise."""
         if self._run is None or (self._now() < self._due and not last):
-            return
+            return self._problem or self._refused
         try:
             self._deliver(self._run)
         except Exception as error:
-            if not self._failing:
-                log.warning(
-                    "the tracker %s gets no metrics through; it tries again while the job runs: %s",
-                    self.service,
-                    _brief(error),
-                )
-            self._failing = True
+            problem = f"gets no metrics through; it tries again while the job runs: {_brief(error)}"
+            if not self._problem:
+                log.warning("the tracker %s %s", self.service, problem)
+            self._problem = problem
             self._due = self._now() + self._pause
             self._pause = min(2 * self._pause, PAUSES_S[1])
-            return
-        if self._failing:
+            return problem
+        if self._problem:
             log.info("the tracker %s gets metrics through again", self.service)
-        self._failing, self._pause = False, PAUSES_S[0]
+        self._problem, self._pause = "", PAUSES_S[0]
         self._due = self._now() + self.options.interval_s
+        return self._refused
 
     def _deliver(self, run: RunInfo) -> None:
         if not self._opened:
@@ -199,14 +198,10 @@ class Tracker(Observer, ABC):
         try:
             self.send(lines, notes)
         except Refused as error:
-            self._refused += 1
-            if self._refused == 1:
-                log.warning(
-                    "the tracker %s leaves out metrics up to step %d, which the service refuses: %s",
-                    self.service,
-                    self._step,
-                    _brief(error),
-                )
+            if not self._refused:
+                what = f"leaves out metrics up to step {self._step}, which the service refuses: {_brief(error)}"
+                log.warning("the tracker %s %s", self.service, what)
+                self._refused = what
         self._cursor.step = max([self._cursor.step, *(each.step for each in lines)])
         self._step = max(self._step, self._cursor.step)
         self._cursor.event = max([self._cursor.event, *(each.seq for each in notes)])
