@@ -146,7 +146,8 @@ def _container(
     for position, part in enumerate(parts[:-1]):
         if isinstance(current, dict) and part == "0" and _single_for_list(path):
             continue
-        if isinstance(current, dict) and (part not in current or current[part] is None):
+        key = _step(current, part, path, place)
+        if isinstance(current, dict) and (key not in current or current[key] is None):
             known = list(current) if path == ("roles",) else known_keys(JobSpec, path)
             if known and part not in known:
                 if error := misplaced(types, data, places, (*path, part), place):
@@ -154,9 +155,8 @@ def _container(
                 raise JobFileError(
                     f"there is no {dotted((*path, part))}", where=place, remedy=nearest(part, known)
                 )
-            current[part] = {}
-            places.lines[(*path, part)] = place
-        key = _step(current, part, path, place)
+            current[key] = {}
+            places.lines[(*path, key)] = place
         path = (*path, key)
         keys = known_keys(JobSpec, path)
         if isinstance(current[key], str) and "use" in keys and parts[position + 1] in keys:
@@ -173,7 +173,7 @@ def _container(
 
 def _step(container: Any, part: str, path: Path, place: str) -> str | int:
     if isinstance(container, dict):
-        return part
+        return next((key for key in container if str(key) == part), part)
     if not part.isdecimal() or int(part) >= len(container):
         what = f"{dotted(path)} is a list of {len(container)}, so {part!r} is not in it"
         entries = [dotted((*path, number)) for number in range(len(container))]

@@ -259,6 +259,14 @@ def test_keys_that_python_takes_for_equal_are_duplicates(job: Load, tmp_path: Pa
     assert only(job, tmp_path, text)[1].startswith(f"duplicate key {keys[1]!r}, first given on line 11")
 
 
+def test_a_quoted_key_is_a_plain_text(job: Load) -> None:
+    """Its variables stay, and other YAML writers know its type."""
+    text = JOB.replace("token:", "n: {'${U}': 1, '1': 2, 3: 4}, token:")
+    keys = [*job(text).spec.roles["data"].options["n"]]
+    assert keys == ["${U}", "1", 3]
+    assert {type(key) for key in keys} == {str, int}
+
+
 def test_anchors_and_merge_keys_keep_their_places(job: Load, tmp_path: Path) -> None:
     text = JOB.replace("data: {", "base: &b {use: function}\n  data: {<<: *b, ").replace("use: function, opt", "opt")
     assert job(text).spec.roles["data"].use == "function"
