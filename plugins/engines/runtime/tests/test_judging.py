@@ -75,7 +75,7 @@ HOSTILE = {
     "one that ends the process": ("__import__('os')._exit(3)", "it has ended its process with the exit status 3"),
     "one that kills the process": (overflow, "it has ended its process with the signal SIGSEGV"),
     "one that takes memory": ("len(bytes(400_000_000))", "MemoryError"),
-    "one that writes a file": ("open('pwned', 'w')", "PermissionError: [Errno 1] Operation not permitted: 'pwned'"),
+    "one that writes a file": ("open('pwned', 'w')", "PermissionError: [Errno 1"),  # 13 where Landlock refuses it
     "one that removes files": (f"__import__('os').unlink({__file__!r})", "PermissionError: [Errno 1]"),
     "one that starts a program": ("__import__('subprocess').run(['true'])", "PermissionError: [Errno 1]"),
     "one that forks": (os.fork, "PermissionError: [Errno 1]"),

@@ -132,7 +132,8 @@ def seal() -> list[str]:
     files. It can change no file, start no process, signal none, and open no socket. Cannot be undone. It can write to
     /dev/null where Landlock tells that from files (Linux 6.2).
 
-    Returns what the kernel does not enforce here; empty if it enforces everything. A refused call fails with EPERM.
+    Returns what the kernel does not enforce here; empty if it enforces everything. A refused call fails with EPERM,
+    one that opens a file to write with EACCES if Landlock refuses it.
     """
     for name in ("CORE", "FSIZE"):
         resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (0, 0))
