@@ -56,19 +56,23 @@ def event(seq: int) -> Event:
 
 
 def test_a_problem_lasts_until_the_observers_next_answer() -> None:
-    answers: dict[int, Any] = {1: "no service", 2: "still none", 3: None, 4: 5}
-    given = {"picky": lambda hook, event: answers[event.seq], "content": lambda hook, event: ""}
+    answers: list[Any] = ["no service", "still none", None, "none again", 5]
 
-    class Given:
+    class Picky:
         def each(self) -> Mapping[str, Teller]:
-            return given
+            return {"picky": lambda hook, event: answers[event.seq], "content": lambda hook, event: ""}
 
-    relay, said = Background(Given()), []
-    for seq in answers:
-        relay.broadcast("event", event=event(seq))
-        until(lambda: not any(queue._waiting or queue.calling_s for queue in relay._queues), what="they are told")
-        said.append(relay.warnings)
-    assert said == [("observer picky: no service",), ("observer picky: still none",), (), ()]
+    relay = Background(Picky())
+
+    def told(number: int, *shown: str) -> None:
+        relay.broadcast("event", event=event(number))
+        until(lambda: relay.warnings == shown, what=f"the job shows {shown}")
+
+    told(0, "observer picky: no service")
+    told(1, "observer picky: still none")
+    told(2)
+    told(3, "observer picky: none again")
+    told(4)
     relay.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import math
 import os
 import socket
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 from tests.waiting import until
 
-from rolemesh_processes import judging_worker
+from rolemesh_processes import confinement, judging_worker
 from rolemesh_processes.facts import start_time
 from rolemesh_processes.forking import Frames
 from rolemesh_processes.judging import Failed, JudgeLimits, Judges, own_code
@@ -68,6 +69,8 @@ def judges() -> Iterator[Judges]:
     made.close()
 
 
+UNOPENED = errno.EACCES if confinement._landlock() >= confinement._TRUNCATE_SINCE else errno.EPERM
+"""Why a sealed process opens no file for writing: Landlock or the filter of system calls refuses it."""
 HOSTILE = {
     "a hanging one": ("9**9**9", "it took more than 0.5 s of processor time"),
     "a sleeping one": ("__import__('time').sleep(99)", "it waited for more than 0.5 s"),
@@ -75,7 +78,10 @@ HOSTILE = {
     "one that ends the process": ("__import__('os')._exit(3)", "it has ended its process with the exit status 3"),
     "one that kills the process": (overflow, "it has ended its process with the signal SIGSEGV"),
     "one that takes memory": ("len(bytes(400_000_000))", "MemoryError"),
-    "one that writes a file": ("open('pwned', 'w')", "PermissionError: [Errno 1"),  # 13 where Landlock refuses it
+    "one that writes a file": (
+        "open('pwned', 'w')",
+        f"PermissionError: [Errno {UNOPENED}] {os.strerror(UNOPENED)}: 'pwned'",
+    ),
     "one that removes files": (f"__import__('os').unlink({__file__!r})", "PermissionError: [Errno 1]"),
     "one that starts a program": ("__import__('subprocess').run(['true'])", "PermissionError: [Errno 1]"),
     "one that forks": (os.fork, "PermissionError: [Errno 1]"),

@@ -98,7 +98,7 @@ def test_bfloat16_values_are_the_neighbours_of_float32_ones() -> None:
 
 
 def test_bfloat16_values_add_up_changes_that_are_below_half_of_a_bit() -> None:
-    """A thousand steps of 1e-3 from 1: to the nearest value, each would be lost."""
+    """A thousand steps of 1e-3 from 0: rounded to the nearest value, they would end at -0.5."""
     ours = table(dtype="bfloat16", optimizer={"use": "sgd", "lr": 1e-3}, begin="uniform", scale=0.0)
     keys, rows = np.arange(50), np.ones((50, 8), np.float32)
     for update in range(1, 1001):
@@ -110,6 +110,20 @@ def test_bfloat16_values_add_up_changes_that_are_below_half_of_a_bit() -> None:
     for update in range(1, 1001):
         again.update(keys[::-1], rows, update)
     np.testing.assert_array_equal(again.lookup(keys)[0], found)
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_bfloat16_learns_on_average_what_torch_learns_in_float32(name: str) -> None:
+    ours, keys = table(dtype="bfloat16", optimizer={"use": name, "lr": 0.1}, begin="zeros"), np.arange(200)
+    theirs = torch.nn.Embedding(200, 8, sparse=True)
+    torch.nn.init.zeros_(theirs.weight)
+    optimizer = TORCH[name](list(theirs.parameters()))
+    for update in range(1, 501):
+        optimizer.zero_grad()
+        (theirs(torch.from_numpy(keys)) * 0.01).sum().backward()
+        optimizer.step()
+        ours.update(keys, np.full((200, 8), 0.01, np.float32), update)
+    assert float(ours.lookup(keys)[0].mean()) == pytest.approx(float(theirs.weight.mean()), rel=0.01)
 
 
 def test_a_third_rank_takes_a_third_of_the_buckets_and_moves_no_other() -> None:
