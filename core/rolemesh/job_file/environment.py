@@ -55,10 +55,9 @@ class Expansion:
             return "${"
         where = self.places.where(path)
         if (name := match["name"]) is None:
+            what = f"{match[0]!r} is not a variable"
             remedy = "write ${NAME}, or $${ for the characters ${"
-            self.errors.append(
-                JobFileError(f"{match[0]!r} is not a variable", where=where, remedy=remedy)
-            )
+            self.errors.append(JobFileError(what, where=where, remedy=remedy))
             return ""
         value = self.environ.get(name) or match["default"] or ""
         if name not in self.environ and match["default"] is None:

@@ -173,7 +173,8 @@ def _container(
 
 def _step(container: Any, part: str, path: Path, place: str) -> str | int:
     if isinstance(container, dict):
-        return next((key for key in container if str(key) == part), part)
+        scalar = parse_scalar(part)
+        return scalar if scalar in container and part not in container else part
     if not part.isdecimal() or int(part) >= len(container):
         what = f"{dotted(path)} is a list of {len(container)}, so {part!r} is not in it"
         entries = [dotted((*path, number)) for number in range(len(container))]

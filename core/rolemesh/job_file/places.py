@@ -109,8 +109,9 @@ class _Loader(yaml.SafeLoader):
                 yield JobFileError("a key must be a plain word", where=f"{place}: {dotted(path)}")
                 node.value = [pair for pair in node.value if pair[0] is not key]
                 continue
-            key.value, key.style, plain = key.value.translate(_SHOW), None, key.style is None
-            name = parse_scalar(key.value) if plain else key.value
+            key.value = key.value.translate(_SHOW)
+            name = parse_scalar(key.value) if key.style is None else key.value
+            key.style = None  # no key is `Quoted`: its variables stay
             if first := lines.get(key.value, lines.get(name)):
                 what = f"duplicate key {key.value!r}, first given on line {first}"
                 where = f"{place}: {dotted((*path, key.value))}"

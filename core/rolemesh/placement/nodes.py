@@ -34,9 +34,8 @@ def parse_nodes(text: str) -> ClusterView:
         if not rest:
             raise PlacementError("--nodes describes no node", where=text, remedy=EXAMPLE)
         if not rest.startswith(","):
-            raise PlacementError(
-                f"--nodes: a comma is missing before {rest!r}", where=text, remedy=EXAMPLE
-            )
+            what = f"--nodes: a comma is missing before {rest!r}"
+            raise PlacementError(what, where=text, remedy=EXAMPLE)
         rest = rest[1:].lstrip()
     raise PlacementError(
         f"--nodes: {rest or text!r} is no group of nodes", where=text, remedy=EXAMPLE

@@ -119,13 +119,16 @@ def test_other_types_get_the_meaning_of_the_text(override: str, key: str, value:
 
 
 def test_a_key_that_is_a_number_is_overridden_and_not_repeated_as_a_text() -> None:
-    text = JOB.replace("text: given", "text: {1: a, on: b, 2: {3: c}}")
-    assert text_of(f"{TEXT}.1=z", f"{TEXT}.2.3=y", f"{TEXT}.4=x", text=text) == {
-        1: "z",
-        "on": "b",
-        2: {3: "y"},
-        "4": "x",
-    }
+    text = JOB.replace("text: given", "text: {1: a, on: b, 2: {3: c, true: d}, 0x10: e}")
+    assert text_of(
+        f"{TEXT}.1=z",
+        f"{TEXT}.2.3=y",
+        f"{TEXT}.2.true=u",
+        f"{TEXT}.4=x",
+        f"{TEXT}.0x10=w",
+        f"{TEXT}.false=v",
+        text=text,
+    ) == {1: "z", "on": "b", 2: {3: "y", True: "u"}, 16: "w", "4": "x", "false": "v"}
 
 
 def test_a_string_that_may_be_null_is_null_only_for_this_word() -> None:
