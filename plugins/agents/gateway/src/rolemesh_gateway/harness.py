@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from rolemesh.api.workload import RankContext
 from rolemesh_agents import Conversation, ConversationFailedError, Harness, Start
-from rolemesh_agents.actions import joined
 from rolemesh_agents.workloads.listed import check_listed
 from rolemesh_gateway.dialogue import Dialogue
 from rolemesh_gateway.options import ProcessOptions
@@ -185,10 +184,8 @@ def _replaced(text: str, places: Mapping[str, str]) -> str:
 
 def _question(start: Start) -> str:
     """Return the text of the environment's last message, without the null characters that no argument can have."""
-    content = start.messages[-1].get("content") if start.messages else ""
-    parts = () if isinstance(content, str) else (str(part.get("text", "")) for part in content or ())
-    text = content if isinstance(content, str) else joined(parts, turn=False)
-    return text.replace("\0", "")
+    text: str | None = start.messages[-1].get("content") if start.messages else None
+    return (text or "").replace("\0", "")
 
 
 def _allow_files() -> None:

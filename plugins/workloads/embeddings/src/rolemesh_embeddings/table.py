@@ -74,8 +74,7 @@ class Table:
             admitted = self._admitted(keys[new], update)
             made = keys[new][admitted]
             fresh = self.store.insert(made)
-            first = begun(self.options, self._seed, self._name, made)
-            put(self.store.columns["values"], fresh, _narrow(first) if self._half else first)
+            self._write(fresh, begun(self.options, self._seed, self._name, made))
             if "kept" in self.store.columns:
                 kept = np.empty((len(made), self._slots * self.options.dim), np.float32)
                 self.options.optimizer.begin(kept)
@@ -92,11 +91,9 @@ class Table:
             put(self.store.columns["kept"], rows, kept)
         else:
             optimizer.step(values, np.empty((len(rows), 0, 0), np.float32), grads, self.updates)
-        if self._half:
-            noise = drawn_bits(self.store.columns["keys"][rows], self.options.dim, self._round_seed ^ update)
-            put(self.store.columns["values"], rows, _narrow(values, noise))
-        else:
-            put(self.store.columns["values"], rows, values)
+        known = self.store.columns["keys"]
+        noise = drawn_bits(known[rows], self.options.dim, self._round_seed ^ update) if self._half else None
+        self._write(rows, values, noise)
         self.store.touch(rows, update)
         return len(keys) - len(rows)
 
@@ -151,6 +148,9 @@ class Table:
     def _values(self, rows: Rows) -> Floats:
         found: NDArray[Any] = self.store.columns["values"].take(rows, 0)
         return _wide(found) if self._half else found
+
+    def _write(self, rows: Rows, values: Floats, noise: NDArray[np.uint16] | None = None) -> None:
+        put(self.store.columns["values"], rows, _narrow(values, noise) if self._half else values)
 
 
 def begun(options: TableOptions, seed: int, table: str, keys: Keys) -> Floats:

@@ -160,10 +160,15 @@ _LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length
 def context_length(model: Path) -> int | None:
     """Return the number of positions of the model in the folder; None if its config does not say it plainly."""
     config = text_config_of(model)
-    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    if not isinstance(scaling, dict) or scaling.get("rope_type", scaling.get("type", "default")) != "default":
+    if _rotation(config)[0] != "default":
         return None
     return min((config[name] for name in _LENGTHS if isinstance(config.get(name), int)), default=None)
+
+
+def _rotation(config: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+    """Return the kind of a config's rotary positions, None if it does not say it plainly, and their parameters."""
+    given = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    return (given.get("rope_type", given.get("type", "default")), given) if isinstance(given, dict) else (None, {})
 
 
 def other_rotation(model: Path, engine: Mapping[str, Any]) -> str | None:
@@ -173,8 +178,8 @@ def other_rotation(model: Path, engine: Mapping[str, Any]) -> str | None:
     computes; vLLM takes the long ones for all texts if ``max_model_len`` allows a long one.
     """
     config, given = text_config_of(model), engine.get("max_model_len")
-    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    if not isinstance(scaling, dict) or scaling.get("rope_type", scaling.get("type")) not in ("longrope", "su"):
+    kind, scaling = _rotation(config)
+    if kind not in ("longrope", "su"):
         return None
     bound = config.get("original_max_position_embeddings", scaling.get("original_max_position_embeddings"))
     if not isinstance(bound, int) or not isinstance(given, int) or given <= bound:
